@@ -220,7 +220,9 @@ func (p *paths) grow(name protoreflect.Name) *paths {
 }
 
 // planner makes the plans of messages that may contain each other.
-type planner struct{ done, fresh map[protoreflect.MessageDescriptor]*plan }
+type planner struct {
+	done, fresh map[protoreflect.MessageDescriptor]*plan
+}
 
 func (r *planner) fill(pl *plan, ignored *paths) error {
 	for i := range pl.desc.Fields().Len() {

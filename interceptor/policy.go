@@ -301,8 +301,8 @@ const longest = 100 * 365 * 24 * time.Hour
 // checkPolicy says what makes no sense in p, which may leave anything unset.
 func checkPolicy(p *oncerpcv1.MethodPolicy) error {
 	for _, d := range []struct {
-		name     string
-		value    *durationpb.Duration
+		name      string
+		value     *durationpb.Duration
 		mayBeZero bool
 	}{
 		{"retention", p.GetRetention(), false},
