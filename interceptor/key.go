@@ -31,7 +31,7 @@ func WithKeyFormat(f func(key string) error) Option {
 // UUIDKey is a format for [WithKeyFormat]: a UUID of any version in its text form of 36 characters (RFC 9562), except
 // the nil UUID, which is what a forgotten one looks like. Upper and lower case are different keys.
 func UUIDKey(key string) error {
-	const form = "the key must be a UUID such as 01890a5d-ac96-774b-bcce-b302099a8057"
+	const form = "the key must be a UUID, hexadecimal digits as 8-4-4-4-12"
 	if len(key) != 36 {
 		return fmt.Errorf("%s; this one has %d characters", form, len(key))
 	}
