@@ -7,6 +7,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	oncerpcv1 "github.com/oncerpc/oncerpc/proto/oncerpc/v1"
 )
 
 // Client sends one idempotency key per logical call and retries the calls that a key makes safe to retry.
@@ -14,7 +16,8 @@ import (
 // It acts on unary calls of these methods only; every other call passes through untouched:
 //   - A method is guarded if its schema has a policy, or [WithPolicy] or [WithDefaultPolicy] names one, and its keys are
 //     not IGNORED. Its calls carry a key.
-//   - A call with an explicit key, from [Key] or in the outgoing metadata, carries it whatever the method.
+//   - A call with an explicit key, from [Key] or in the outgoing metadata, carries it whatever the method. It is retried
+//     unless the method's policy says IGNORED.
 //   - A method whose schema has an idempotency_level is retried without a key.
 //
 // The key of a call is the one of [Key], else the one in the outgoing metadata, else the request's key field, else a
@@ -78,7 +81,7 @@ func NewClient(opts ...ClientOption) *Client {
 	}
 	p, err := newPolicies(options.common)
 	if err != nil {
-		panic("interceptor: NewClient: " + err.Error())
+		panic(err.Error())
 	}
 	return &Client{policies: p, options: options, conns: new(clientConns)}
 }
@@ -89,7 +92,7 @@ func (c *Client) Unary(
 ) error {
 	p, err := c.policies.of(method)
 	if err != nil {
-		return refuseCall(opts, status.Error(codes.Internal, "oncerpc: "+err.Error()))
+		return refuseCall(opts, status.Error(codes.Internal, err.Error()))
 	}
 	key, err := c.key(ctx, method, p, req, opts)
 	if err != nil {
@@ -103,6 +106,7 @@ func (c *Client) Unary(
 		conn:       c.conns.of(cc),
 		key:        key,
 		idempotent: p.idempotent,
+		ignored:    p.key == oncerpcv1.MethodPolicy_IGNORED,
 		method:     method,
 		reply:      reply,
 		opts:       splitCallOptions(opts, key != ""),
@@ -129,7 +133,7 @@ type clientOptions struct {
 // panics if n is not positive.
 func WithAttempts(n int) ClientOption {
 	if n < 1 {
-		panic("interceptor: WithAttempts: n is not positive")
+		panic("oncerpc: WithAttempts: n is not positive")
 	}
 	return clientOption(func(o *clientOptions) { o.attempts = n })
 }
@@ -139,7 +143,7 @@ func WithAttempts(n int) ClientOption {
 // long as the call. It panics if d is not positive.
 func WithAttemptTimeout(d time.Duration) ClientOption {
 	if d <= 0 {
-		panic("interceptor: WithAttemptTimeout: d is not positive")
+		panic("oncerpc: WithAttemptTimeout: d is not positive")
 	}
 	return clientOption(func(o *clientOptions) { o.attemptTimeout = d })
 }
@@ -149,7 +153,7 @@ func WithAttemptTimeout(d time.Duration) ClientOption {
 // or limit is less than base.
 func WithBackoff(base, limit time.Duration) ClientOption {
 	if base <= 0 || limit < base {
-		panic("interceptor: WithBackoff: base is not positive or limit is less than base")
+		panic("oncerpc: WithBackoff: base is not positive or limit is less than base")
 	}
 	return clientOption(func(o *clientOptions) { o.backoffBase, o.backoffCap = base, limit })
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -40,7 +39,10 @@ func (c *Client) key(ctx context.Context, method string, p *policy, req any, opt
 	if !explicit && !p.guarded {
 		return "", nil
 	}
-	key = unquoteKey(key)
+	key, err := unquote(key)
+	if err != nil {
+		return "", invalidKey(method, err.Error())
+	}
 	if p.guarded {
 		switch field := p.requestKey(req); {
 		case !explicit && field == "":
@@ -52,7 +54,7 @@ func (c *Client) key(ctx context.Context, method string, p *policy, req any, opt
 		}
 	}
 	if err := checkKey(key, c.options.common.keyFormat); err != nil {
-		return "", invalidKey(method, "the call's key is not valid: "+err.Error())
+		return "", invalidKey(method, err.Error())
 	}
 	return key, nil
 }
@@ -80,17 +82,6 @@ func explicitKey(opts []grpc.CallOption) (key string, ok bool) {
 		}
 	}
 	return key, ok
-}
-
-// unquoteKey takes off the double quotes that a key has as an IETF structured-field string, for instance when a gateway
-// passed on the HTTP header as it came.
-func unquoteKey(key string) string {
-	if inner, ok := strings.CutPrefix(key, `"`); ok {
-		if inner, ok = strings.CutSuffix(inner, `"`); ok {
-			return inner
-		}
-	}
-	return key
 }
 
 // randomUUID returns a UUID of version 4 (RFC 9562).

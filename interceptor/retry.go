@@ -30,7 +30,8 @@ type clientCall struct {
 	client     *Client
 	conn       *clientConn
 	key        string // empty: an idempotent method's call
-	idempotent bool
+	idempotent bool   // a retry needs no key
+	ignored    bool   // by this program's policy keys mean nothing
 	method     string
 	reply      any
 	opts       callOptions
@@ -139,8 +140,8 @@ func (c *clientCall) mayRetry(ctx context.Context, a *clientAnswer, free bool) b
 
 // retryHarmless is false once an answer, perhaps to another call, has shown that nobody guards the method.
 func (c *clientCall) retryHarmless() bool {
-	if c.idempotent {
-		return true
+	if c.idempotent || c.ignored {
+		return c.idempotent
 	}
 	_, unguarded := c.conn.unguarded.Load(c.method)
 	return !unguarded
