@@ -42,7 +42,7 @@ import (
 // [WithAttempts] bounds the attempts, and a retry budget for each ClientConn those of all its calls together (gRFC A6:
 // 100 tokens; a failure that could be retried costs one, a success brings 0.1; no retries at 50 or less). First
 // attempts are never held back. Answers IN_PROGRESS and SUPERSEDED count against neither while the call has a deadline:
-// the outcome is on its way.
+// the outcome is on its way. Such attempts are at least 10 ms apart.
 //
 // A caller that cancels while the client waits gets CANCELED at once; errors.Is also finds [context.Canceled] and the
 // error of the last attempt in it.
@@ -58,8 +58,8 @@ import (
 // grpc.OnFinish runs once, with the error that the call returns.
 //
 // Requests with a key are marshalled deterministically, so that servers of two schema versions see one request in
-// every attempt. This is left out when a call option sets a codec or content-subtype, or the codec registered as
-// "proto" is not gRPC's own.
+// every attempt; their content-type is application/grpc+proto. This is left out when a call option sets a codec or
+// content-subtype, or the codec registered as "proto" is not gRPC's own.
 //
 // A Client may be shared by any number of connections and goroutines. It should be the outermost interceptor, so that
 // the others run for every attempt, and go with grpc.WithDisableRetry, so that attempts are not multiplied.
