@@ -28,7 +28,9 @@ import (
 // program, since a mistyped name would leave the meant method unguarded.
 //
 // Changing key_field or ignore_fields changes the fingerprints of requests: retries of calls made before the deploy
-// are refused with KEY_REUSED after it, as are retries that meet servers of both kinds during it.
+// are refused with KEY_REUSED after it, as are retries that meet servers of both kinds during it. A new field of a
+// request does not, but give it to servers before clients send it: a server can put a field that it does not know into
+// the one form that fingerprints are made of only as far as its sender did.
 func WithPolicy(fullMethod string, p *oncerpcv1.MethodPolicy) Option {
 	p = proto.CloneOf(p)
 	return commonOption(func(o *commonOptions) {
