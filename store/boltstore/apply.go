@@ -1,0 +1,406 @@
+package boltstore
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/oncerpc/oncerpc/store"
+)
+
+// standing is what there is of an ID: a claim, and a record in a segment, which may be expired, or the predecessor of
+// the claim. The claim wins.
+type standing struct {
+	claim   *claim
+	stored  *stored
+	changed bool // by the transaction under way
+}
+
+type stored struct {
+	rec store.Record
+	loc location
+	key []byte
+}
+
+func (st *standing) record(id store.ID, now time.Time) store.Record {
+	switch {
+	case st.claim != nil:
+		return st.claim.rec
+	case st.stored != nil && !expired(st.stored.rec.Expires, now):
+		return st.stored.rec
+	}
+	return store.Record{ID: id}
+}
+
+// effects is what a transaction makes of the store. Memory learns of it by publish, once the commit is durable; until
+// then only later operations of the same transaction see it. discard forgets it.
+type effects struct {
+	s     *Store
+	now   time.Time
+	root  *bbolt.Bucket
+	wrote bool
+
+	ids     map[store.ID]*standing
+	changes []change
+	gone    map[location]bool // deleted by this transaction
+
+	taken, freed []uint32         // slots
+	touched      map[int]*segment // by handle: copies of those in memory, and new ones
+	open         map[uint8]*segment
+	handles      []int // taken by new segments out of Store.handles
+	fresh        int   // new segments with handles that were never used
+	sealed       []*segment
+	dropped      *segment
+	droppedKeys  []entry
+}
+
+// change is one of the index.
+type change struct {
+	id  store.ID
+	tag uint32
+	loc location
+	add bool
+}
+
+// errNothing rolls back a transaction in which nothing was written.
+var errNothing = errors.New("nothing to write")
+
+// apply does ops in tx, whose commit is the caller's, as is publish or discard afterwards. Results of the operations
+// are in them; an error is of the machinery, and the transaction must be rolled back. Nothing in memory changes.
+// The caller holds Store.writing.
+func (s *Store) apply(tx *bbolt.Tx, ops []*op) (*effects, error) {
+	fx := &effects{
+		s:       s,
+		now:     s.clock.now(),
+		root:    tx.Bucket(rootBucket),
+		ids:     map[store.ID]*standing{},
+		gone:    map[location]bool{},
+		touched: map[int]*segment{},
+		open:    map[uint8]*segment{},
+	}
+	if fx.root == nil {
+		return fx, errors.New("the bucket \"" + string(rootBucket) + "\" was deleted")
+	}
+	for _, o := range ops {
+		if err := fx.do(o); err != nil {
+			return fx, err
+		}
+	}
+	if fx.wrote || len(ops) == 0 {
+		if err := fx.sweep(); err != nil {
+			return fx, err
+		}
+	}
+	if !fx.wrote {
+		return fx, nil
+	}
+	return fx, writeTime(fx.root, fx.now)
+}
+
+// do does one operation.
+func (fx *effects) do(o *op) error {
+	o.rec, o.err, o.tentative = store.Record{}, nil, false
+	if o.kind == opBarrier {
+		return nil
+	}
+	st, unreadable := fx.standing(o.id)
+	if unreadable != nil && st.claim == nil {
+		o.err = unreadable
+		return nil
+	}
+	var fatal error
+	switch r := st.record(o.id, fx.now); o.kind {
+	case opGet:
+		o.rec = r
+	case opBegin:
+		fatal = fx.begin(o, st, r)
+	case opFinish:
+		fatal = fx.finish(o, st, r)
+	case opResolve:
+		fatal = fx.resolve(o, st, r)
+	}
+	o.tentative = st.changed
+	return fatal
+}
+
+// stands reports whether Begin leaves the record as it is.
+func stands(r store.Record, c store.Claim) bool {
+	switch {
+	case r.State == store.Absent:
+		return false
+	case !slices.Equal(r.Fingerprint, c.Fingerprint), r.State == store.Running, r.State == store.Done:
+		return true
+	}
+	return r.State == store.Abandoned && r.Attempt >= c.TakeoverBelow
+}
+
+func (fx *effects) begin(o *op, st *standing, r store.Record) error {
+	if stands(r, o.claim) {
+		o.rec = r
+		return nil
+	}
+	next := store.Record{
+		ID:          o.claim.ID,
+		Token:       o.claim.Token,
+		Owner:       o.claim.Owner,
+		Method:      o.claim.Method,
+		Fingerprint: slices.Clone(o.claim.Fingerprint),
+		State:       store.Running,
+		Attempt:     1,
+		First:       fx.now,
+		Started:     fx.now,
+	}
+	if r.State != store.Absent {
+		next.First, next.Attempt = r.First, r.Attempt
+	}
+	if r.State == store.Abandoned {
+		next.Attempt++
+	}
+	o.rec = next
+	return fx.put(o, st, next, 0)
+}
+
+func (fx *effects) finish(o *op, st *standing, r store.Record) error {
+	switch {
+	case r.State == store.Absent || r.Token != o.token:
+		o.err = store.ErrLost
+		return nil
+	case r.State == store.Done, r.State == store.Released,
+		r.State == store.Abandoned && o.end.State == store.Abandoned:
+		return nil
+	}
+	return fx.put(o, st, ended(r, o.end, fx.now), o.end.Retention)
+}
+
+func (fx *effects) resolve(o *op, st *standing, r store.Record) error {
+	switch {
+	case r.State == store.Absent:
+		o.err = store.ErrLost
+		return nil
+	case r.Token == o.token:
+		return nil
+	case r.Token != o.was || r.State != store.Abandoned && (r.State != store.Done || !r.Ambiguous):
+		o.err = store.ErrLost
+		return nil
+	}
+	r.Token = o.token
+	return fx.put(o, st, ended(r, o.end, fx.now), o.end.Retention)
+}
+
+// ended is r after its run ended as e says.
+func ended(r store.Record, e store.End, now time.Time) store.Record {
+	r.State, r.Ended, r.Outcome = e.State, now, e.Outcome
+	r.Ambiguous = e.Ambiguous && e.State == store.Done
+	r.Expires = time.Time{}
+	if e.State == store.Abandoned {
+		r.Outcome = slices.Clone(e.Outcome) // stays in memory
+	} else {
+		r.Expires = later(now, e.Retention)
+	}
+	return r
+}
+
+// put writes the record that takes the place of st: into a slot while its run has no end, else into a segment.
+func (fx *effects) put(o *op, st *standing, r store.Record, retention time.Duration) error {
+	value, err := encodeRecord(r, fx.s.incarnation)
+	if err != nil {
+		o.rec, o.err = store.Record{}, err
+		return nil
+	}
+	fx.wrote, st.changed = true, true
+	if r.State == store.Running || r.State == store.Abandoned {
+		return fx.hold(st, r, value)
+	}
+	next, err := fx.append(r, value, retention)
+	if err != nil {
+		return err
+	}
+	if st.claim != nil {
+		fx.freed = append(fx.freed, st.claim.slot)
+		if err := fx.slots().Put(slotKey(st.claim.slot), []byte{freeSlot}); err != nil {
+			return err
+		}
+	}
+	if st.stored != nil {
+		if err := fx.delete(st.stored); err != nil {
+			return err
+		}
+	}
+	st.claim, st.stored = nil, next
+	return nil
+}
+
+func (fx *effects) hold(st *standing, r store.Record, value []byte) error {
+	next := &claim{rec: r}
+	if st.claim != nil {
+		next.slot = st.claim.slot
+	} else {
+		next.slot = fx.s.slots.take()
+		fx.taken = append(fx.taken, next.slot)
+	}
+	st.claim = next
+	return fx.slots().Put(slotKey(next.slot), value)
+}
+
+// append puts a record at the end of its stream's open segment.
+func (fx *effects) append(r store.Record, value []byte, retention time.Duration) (*stored, error) {
+	seg, b, err := fx.appendable(streamOf(retention))
+	if err != nil {
+		return nil, err
+	}
+	hash := fx.s.hash(r.ID)
+	next := &stored{rec: r, loc: at(seg.handle, seg.next), key: recordKey(seg.next, hash)}
+	if err := b.Put(next.key, value); err != nil {
+		return nil, err
+	}
+	seg.next++
+	seg.bytes += len(value)
+	seg.latest = max(seg.latest, nanos(r.Expires))
+	fx.changes = append(fx.changes, change{id: r.ID, tag: tag(hash), loc: next.loc, add: true})
+	if seg.next >= min(segmentRecords, maxPositions) || seg.bytes >= segmentBytes {
+		return next, fx.seal(seg, b)
+	}
+	return next, nil
+}
+
+// appendable returns the open segment of a stream; it starts one if there is none.
+func (fx *effects) appendable(stream uint8) (*segment, *bbolt.Bucket, error) {
+	seg, known := fx.open[stream]
+	if !known {
+		if old := fx.s.open[stream]; old != nil {
+			fork := *old
+			seg = &fork
+			fx.touched[seg.handle], fx.open[stream] = seg, seg
+		}
+	}
+	if seg != nil {
+		b := fx.bucket(seg)
+		if b == nil {
+			return nil, nil, fmt.Errorf("segment %d is gone", seg.number)
+		}
+		b.FillPercent = 1 // nothing is ever put between two records
+		return seg, b, nil
+	}
+	number, err := fx.segments().NextSequence()
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := fx.segments().CreateBucket(segmentName(number))
+	if err != nil {
+		return nil, nil, err
+	}
+	b.FillPercent = 1
+	handle, err := fx.takeHandle()
+	if err != nil {
+		return nil, nil, err
+	}
+	seg = &segment{handle: handle, number: number, stream: stream}
+	fx.touched[handle], fx.open[stream] = seg, seg
+	return seg, b, b.Put([]byte{headerKey}, []byte{segmentVersion, stream})
+}
+
+func (fx *effects) takeHandle() (int, error) {
+	if n := len(fx.s.handles) - len(fx.handles); n > 0 {
+		h := fx.s.handles[n-1]
+		fx.handles = append(fx.handles, h)
+		return h, nil
+	}
+	h := len(fx.s.segments) + fx.fresh
+	if h >= maxHandles {
+		return 0, errors.New("too many segments")
+	}
+	fx.fresh++
+	return h, nil
+}
+
+func (fx *effects) seal(seg *segment, b *bbolt.Bucket) error {
+	entries, _, _ := entriesOf(b)
+	seg.sealed = true
+	fx.open[seg.stream] = nil
+	fx.sealed = append(fx.sealed, seg)
+	return b.Put([]byte{indexKey}, encodeIndex(seg.latest, entries))
+}
+
+// delete takes a record out of its segment.
+func (fx *effects) delete(old *stored) error {
+	seg := fx.segment(old.loc)
+	b := fx.bucket(seg)
+	if err := b.Delete(old.key); err != nil {
+		return err
+	}
+	fx.gone[old.loc] = true
+	hash := fx.s.hash(old.rec.ID)
+	fx.changes = append(fx.changes, change{id: old.rec.ID, tag: tag(hash), loc: old.loc})
+	if e, _ := parseRecordKey(old.key); e.hash != hash {
+		fx.changes = append(fx.changes, change{id: old.rec.ID, tag: tag(e.hash), loc: old.loc})
+	}
+	if !seg.sealed {
+		return nil
+	}
+	return b.Put(deletedMark(old.loc.position()), nil)
+}
+
+// standing finds what there is of an ID. err: a record that may be of this ID cannot be read.
+func (fx *effects) standing(id store.ID) (st *standing, err error) {
+	if st := fx.ids[id]; st != nil {
+		return st, nil
+	}
+	st = &standing{claim: fx.s.claims[id]}
+	var room [4]location
+	for _, loc := range fx.s.index.find(tag(fx.s.hash(id)), room[:0]) {
+		if fx.gone[loc] {
+			continue
+		}
+		k, v := seekRecord(fx.bucket(fx.segment(loc)), loc.position())
+		r, _, damage := decodeRecord(v)
+		switch {
+		case damage != nil:
+			err = damage
+		case r.ID == id:
+			st.stored = &stored{rec: r, loc: loc, key: slices.Clone(k)}
+			fx.ids[id] = st
+			return st, nil
+		}
+	}
+	if err == nil || st.claim != nil {
+		fx.ids[id] = st
+	}
+	return st, err
+}
+
+// sweep drops the segment that was the first to expire as a whole, if it is time. One at most: a drop writes pages in
+// proportion to the segment, and the operations of this transaction wait for it.
+func (fx *effects) sweep() error {
+	if fx.now.Before(fx.s.sweepFrom) {
+		return nil
+	}
+	seg := fx.s.firstExpiring()
+	if seg == nil || seg.latest > fx.now.UnixNano() || fx.touched[seg.handle] != nil {
+		return nil
+	}
+	b := fx.bucket(seg)
+	if b == nil {
+		return fmt.Errorf("segment %d is gone", seg.number)
+	}
+	entries, _, _ := entriesOf(b)
+	fx.dropped, fx.droppedKeys = seg, append(entries, seg.odd...)
+	fx.wrote = true
+	return fx.segments().DeleteBucket(segmentName(seg.number))
+}
+
+func (fx *effects) slots() *bbolt.Bucket    { return fx.root.Bucket(slotsBucket) }
+func (fx *effects) segments() *bbolt.Bucket { return fx.root.Bucket(segmentsBucket) }
+
+func (fx *effects) bucket(seg *segment) *bbolt.Bucket {
+	return fx.segments().Bucket(segmentName(seg.number))
+}
+
+func (fx *effects) segment(loc location) *segment {
+	if seg := fx.touched[loc.handle()]; seg != nil {
+		return seg
+	}
+	return fx.s.segments[loc.handle()]
+}
