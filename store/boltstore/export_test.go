@@ -1,0 +1,98 @@
+package boltstore
+
+import (
+	"io"
+	"reflect"
+	"unsafe"
+
+	"go.etcd.io/bbolt"
+)
+
+var (
+	EncodeRecord = encodeRecord
+	DecodeRecord = decodeRecord
+)
+
+// Crash ends a store as the end of its process would, whatever claims are held.
+func (s *Store) Crash() {
+	s.closeMu.Lock()
+	defer s.closeMu.Unlock()
+	if s.isClosed {
+		return
+	}
+	_ = s.fail(errClosed)
+	close(s.stop)
+	<-s.stopped
+	s.isClosed = true
+	_ = s.db.Close()
+}
+
+// DB is the bbolt database of a store.
+func (s *Store) DB() *bbolt.DB { return s.db }
+
+// OnWrite puts a function in the place of bbolt's writes to the file, which gets the one that was there.
+func (s *Store) OnWrite(f func(writeAt func(b []byte, off int64) (int, error), b []byte, off int64) (int, error)) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	ops := reflect.ValueOf(s.db).Elem().FieldByName("ops").FieldByName("writeAt")
+	at := (*func(b []byte, off int64) (int, error))(unsafe.Pointer(ops.UnsafeAddr()))
+	was := *at
+	*at = func(b []byte, off int64) (int, error) { return f(was, b, off) }
+}
+
+// SmallSegments makes segments of n records, until undo is called.
+func SmallSegments(n int) (undo func()) {
+	was := segmentRecords
+	segmentRecords = n
+	return func() { segmentRecords = was }
+}
+
+// Indexed lists what the index holds: for each tag and place of a record how often.
+func (s *Store) Indexed() map[Indexed]int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	all := map[Indexed]int{}
+	for _, p := range s.index.parts {
+		for _, slot := range p.slots {
+			if slot != 0 {
+				loc := location(slot)
+				all[Indexed{uint32(slot >> 32), s.segments[loc.handle()].number, loc.position()}]++
+			}
+		}
+	}
+	return all
+}
+
+// Indexed is an entry of the index.
+type Indexed struct {
+	Tag      uint32
+	Segment  uint64
+	Position int
+}
+
+// Index is the index alone.
+type Index = index
+
+func (x *index) Find(tag, loc uint32) bool {
+	for _, l := range x.find(tag, nil) {
+		if l == location(loc) {
+			return true
+		}
+	}
+	return false
+}
+
+func (x *index) Add(tag, loc uint32)         { x.add(tag, location(loc)) }
+func (x *index) Remove(tag, loc uint32) bool { return x.remove(tag, location(loc)) }
+func (x *index) Len() int                    { return x.len }
+
+// Slots is how many slots the index has.
+func (x *index) Slots() (n int) {
+	for _, p := range x.parts {
+		n += len(p.slots)
+	}
+	return n
+}
+
+// Check goes through the pages of a file.
+func Check(f io.ReaderAt, size int64) error { return check(f, size) }
