@@ -1,0 +1,283 @@
+package interceptor
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	oncerpcv1 "github.com/oncerpc/oncerpc/proto/oncerpc/v1"
+	"github.com/oncerpc/oncerpc/store"
+)
+
+// call is one keyed call on its way through the server. It belongs to the RPC's goroutine.
+type call struct {
+	s           *Server
+	ctx         context.Context // the RPC's
+	p           *policy
+	req         proto.Message
+	handler     grpc.UnaryHandler
+	id          store.ID
+	owner       [8]byte
+	fingerprint []byte
+	waitUntil   time.Time // when this call stops waiting for another; zero: it has not begun to
+}
+
+const customAlgorithm = "custom"
+
+// algorithm is the name of the fingerprint that this server makes.
+func (c *call) algorithm() string {
+	if c.s.opts.fingerprint != nil {
+		return customAlgorithm
+	}
+	return fingerprintName
+}
+
+// fingerprintAs makes the request's fingerprint by the algorithm of a name; nil if this server does not know it.
+func (c *call) fingerprintAs(name string) ([]byte, error) {
+	switch {
+	case name == fingerprintName:
+		incoming := func(name string) []string { return metadata.ValueFromIncomingContext(c.ctx, name) }
+		return c.p.fingerprint(incoming, c.s.opts.fingerprintMetadata, c.req)
+	case name == customAlgorithm && c.s.opts.fingerprint != nil:
+		b, err := c.s.opts.fingerprint(c.ctx, c.p.method, c.req)
+		if err != nil {
+			return nil, err
+		}
+		return customFingerprint(c.p.method, b), nil
+	}
+	return nil, nil
+}
+
+// sameRequest compares a stored fingerprint with the call's, by the stored one's algorithm. known is false if this
+// server does not know that algorithm.
+func (c *call) sameRequest(stored []byte) (same, known bool) {
+	if name := fingerprintAlgorithm(stored); name != fingerprintAlgorithm(c.fingerprint) {
+		fp, err := c.fingerprintAs(name)
+		if fp == nil || err != nil {
+			return false, false
+		}
+		c.fingerprint = fp // what stands in the store decides, also when this call claims
+	}
+	return bytes.Equal(stored, c.fingerprint), true
+}
+
+// serve answers the call: by running it, or by what another run ended with.
+func (c *call) serve() (any, error) {
+	for {
+		if c.ctx.Err() != nil {
+			return nil, status.FromContextError(c.ctx.Err()).Err()
+		}
+		if r := c.s.localRun(c.id); r != nil {
+			return c.joinRun(r)
+		}
+		rec, token, err := c.begin()
+		if err != nil {
+			return nil, err
+		}
+		if rec.HeldBy(token) {
+			return c.start(rec)
+		}
+		if err := c.checkRecord(rec); err != nil {
+			return nil, err
+		}
+		switch rec.State {
+		case store.Done:
+			return c.replay(rec, StatusReplayed)
+		case store.Abandoned:
+			return nil, c.outcomeUnknown()
+		case store.Running:
+			if r := c.s.localRun(c.id); r != nil {
+				return c.joinRun(r)
+			}
+			ended, err := c.watch(rec)
+			if err != nil {
+				return nil, err
+			}
+			if ended.State == store.Abandoned && c.mayRerun(ended) {
+				continue
+			}
+			return c.joinRecord(ended)
+		default:
+			return nil, c.storeUnavailable(fmt.Errorf("the store gave a record in state %v without the claim", rec.State))
+		}
+	}
+}
+
+// begin asks the store for the claim. If it is held under the token returned, this call has to run or to release it.
+func (c *call) begin() (store.Record, store.Token, error) {
+	if c.s.overCallerless() {
+		return store.Record{}, store.Token{}, c.overloaded("too many runs go on without their callers", storeWait)
+	}
+	claim := store.Claim{
+		ID: c.id, Token: newToken(), Owner: c.owner, Method: c.p.method, Fingerprint: c.fingerprint,
+		Lease: c.p.lease, Volatile: c.p.inTransaction,
+	}
+	if c.p.rerun {
+		claim.TakeoverBelow = c.p.maxAttempts
+	}
+	rec, err := c.tryBegin(claim)
+	if err == nil && !rec.HeldBy(claim.Token) && fingerprintAlgorithm(rec.Fingerprint) != fingerprintAlgorithm(claim.Fingerprint) {
+		// The record was made by a server with another fingerprint algorithm: ask again in its terms.
+		if _, known := c.sameRequest(rec.Fingerprint); known {
+			claim.Fingerprint = c.fingerprint
+			rec, err = c.tryBegin(claim)
+		}
+	}
+	switch {
+	case err == nil:
+		return rec, claim.Token, nil
+	case errors.Is(err, store.ErrFull):
+		return rec, claim.Token, c.overloaded("the idempotency store is full", fullWait)
+	case errors.Is(err, store.ErrUnreadable):
+		return rec, claim.Token, c.unreadable("the store cannot read it")
+	case errors.Is(err, store.ErrUnusable):
+		return rec, claim.Token, c.storeUnavailable(err)
+	}
+	c.s.releaseLater(claim, c.p.retention)
+	return rec, claim.Token, c.storeUnavailable(err)
+}
+
+// tryBegin does not end with the caller: after a cancelled Begin nobody would know whether the claim stands.
+func (c *call) tryBegin(claim store.Claim) (store.Record, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), storeTimeout)
+	defer cancel()
+	return c.s.store.Begin(ctx, claim)
+}
+
+// checkRecord refuses a call whose request is not the one that the record was made for.
+func (c *call) checkRecord(rec store.Record) error {
+	same, known := c.sameRequest(rec.Fingerprint)
+	switch {
+	case !known:
+		return c.unreadable("its fingerprint algorithm is not known to this server")
+	case !same:
+		return c.reused()
+	}
+	return nil
+}
+
+// mayRerun reports whether the method's crash policy lets this call run an abandoned record again.
+func (c *call) mayRerun(rec store.Record) bool {
+	return c.p.rerun && rec.Attempt < c.p.maxAttempts
+}
+
+// releaseLater gives a claim back that nobody will run, in the background, until the store has taken it. It may not
+// stand at all.
+func (s *Server) releaseLater(claim store.Claim, retention time.Duration) {
+	s.mu.Lock()
+	s.work++
+	s.mu.Unlock()
+	go func() {
+		defer s.leave()
+		s.untilSettled(func(ctx context.Context) error {
+			rec, err := s.store.Get(ctx, claim.ID)
+			if err != nil || !rec.HeldBy(claim.Token) {
+				return err
+			}
+			e := store.End{State: store.Released, Retention: retention}
+			if rec.Attempt > 1 {
+				// An earlier run may have had an effect: what it left open stays open.
+				e = store.End{State: store.Abandoned}
+			}
+			return s.store.Finish(ctx, claim.ID, claim.Token, e)
+		})
+	}()
+}
+
+// untilSettled repeats an operation of the store until its result says what stands there, or that nothing will succeed.
+func (s *Server) untilSettled(op func(context.Context) error) error {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+		err := op(ctx)
+		cancel()
+		if err == nil || errors.Is(err, store.ErrLost) || errors.Is(err, store.ErrUnusable) || errors.Is(err, store.ErrUnreadable) {
+			return err
+		}
+		time.Sleep(jitter(wait))
+	}
+}
+
+func newToken() (t store.Token) {
+	_, _ = rand.Read(t[:]) // never fails (crypto/rand)
+	return t
+}
+
+// refuse makes the error of r, and puts its retry hint into the trailer.
+func refuse(ctx context.Context, method string, r refusal) error {
+	if r.wait > 0 {
+		_ = grpc.SetTrailer(ctx, pushback(r.wait)) // without a transport stream there is no trailer to set
+	}
+	return r.err(method)
+}
+
+func (c *call) refuse(r refusal) error {
+	r.id = &c.id
+	return refuse(c.ctx, c.p.method, r)
+}
+
+func (c *call) reused() error {
+	return c.refuse(refusal{
+		reason:  oncerpcv1.Reason_KEY_REUSED,
+		message: "this idempotency key was used with another request: use a fresh key for another operation",
+	})
+}
+
+func (c *call) outcomeUnknown() error {
+	return c.refuse(refusal{
+		reason:  oncerpcv1.Reason_OUTCOME_UNKNOWN,
+		message: "a run of this call began and a crash hides how it ended: find out whether it took effect, then resolve its record",
+	})
+}
+
+func (c *call) unreadable(why string) error {
+	return c.refuse(refusal{
+		reason:  oncerpcv1.Reason_RECORD_UNREADABLE,
+		message: "there is a record of this call, and " + why + ": it was not run again",
+	})
+}
+
+func (c *call) inProgress(age time.Duration) error {
+	return c.refuse(refusal{
+		reason:  oncerpcv1.Reason_IN_PROGRESS,
+		message: "a call with this idempotency key is running: send it again later, with the same key",
+		wait:    jitter(ageWait(age)),
+	})
+}
+
+func (c *call) superseded(age time.Duration) error {
+	return c.refuse(refusal{
+		reason:  oncerpcv1.Reason_SUPERSEDED,
+		message: "this run lost its claim to another: send the call again, with the same key, for that one's outcome",
+		wait:    jitter(ageWait(age)),
+	})
+}
+
+// storeUnavailable does not show cause to the caller: its text may tell of the server's insides.
+func (c *call) storeUnavailable(error) error {
+	return c.refuse(refusal{
+		reason:  oncerpcv1.Reason_STORE_UNAVAILABLE,
+		message: "the idempotency store failed: send the call again, with the same key",
+		wait:    jitter(storeWait),
+	})
+}
+
+func (c *call) overloaded(why string, wait time.Duration) error {
+	return c.refuse(refusal{
+		reason:  oncerpcv1.Reason_OVERLOADED,
+		message: why + ": send the call again later, with the same key",
+		wait:    jitter(wait),
+	})
+}
+
+// ageWait is the hint for calls that meet a run of some age: one that has taken long will take long.
+func ageWait(age time.Duration) time.Duration {
+	return min(max(age, minWait), maxWait)
+}

@@ -1,0 +1,314 @@
+package interceptor
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	oncerpcv1 "github.com/oncerpc/oncerpc/proto/oncerpc/v1"
+	"github.com/oncerpc/oncerpc/store"
+)
+
+// marked is an error whose class the handler has stated.
+type marked struct {
+	err   error
+	class class
+}
+
+func (e *marked) Error() string { return e.err.Error() }
+func (e *marked) Unwrap() error { return e.err }
+
+// GRPCStatus is the status that gRPC would make of the error without the mark.
+func (e *marked) GRPCStatus() *status.Status { return statusOf(e.err) }
+
+// Final says that the outcome is known and err is it: it is stored and replayed, whatever its code. It wins over
+// [NoEffect]. errors.Is, errors.As and the status of err are kept. Final(nil) is nil.
+func Final(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &marked{err: err, class: classFinal}
+}
+
+// NoEffect says that the handler had no effect: the key is free again, and the next call with it and the same request
+// runs. errors.Is, errors.As and the status of err are kept. NoEffect(nil) is nil.
+func NoEffect(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &marked{err: err, class: classReleased}
+}
+
+// statedClass finds the marks of [Final] and [NoEffect] in err's tree; Final wins.
+func statedClass(err error) (c class, stated bool) {
+	switch e := err.(type) { //nolint:errorlint // the tree is walked here, since both marks may be in it
+	case nil:
+		return 0, false
+	case *marked:
+		if e.class == classFinal {
+			return classFinal, true
+		}
+		c, stated = classReleased, true
+	}
+	switch e := err.(type) { //nolint:errorlint // as above
+	case interface{ Unwrap() error }:
+		if inner, ok := statedClass(e.Unwrap()); ok && (!stated || inner == classFinal) {
+			return inner, true
+		}
+	case interface{ Unwrap() []error }:
+		for _, err := range e.Unwrap() {
+			if inner, ok := statedClass(err); ok && (!stated || inner == classFinal) {
+				c, stated = inner, true
+			}
+		}
+	}
+	return c, stated
+}
+
+// statusOf makes a status of a handler's error as gRPC does. One that claims to be OK is none that a client could read.
+func statusOf(err error) *status.Status {
+	st, ok := status.FromError(err)
+	if !ok {
+		st = status.FromContextError(err)
+	}
+	if st.Code() == codes.OK {
+		return status.New(codes.Internal, "oncerpc: the handler returned an error with status OK")
+	}
+	return st
+}
+
+// codeClass is what a code alone tells. A code that says "it may have happened" is ambiguous: gRPC itself answers
+// UNAVAILABLE for a server that died after its effect, and handlers pass on what their downstreams answered.
+func codeClass(code codes.Code) class {
+	switch code {
+	case codes.OK, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,
+		codes.Unauthenticated, codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented:
+		return classFinal
+	}
+	return classAmbiguous
+}
+
+// errNoReturn is what a run ended with whose handler did not return: it panicked or called runtime.Goexit.
+type errNoReturn struct{ what string }
+
+func (e errNoReturn) Error() string { return e.what }
+func (e errNoReturn) GRPCStatus() *status.Status {
+	return status.New(codes.Internal, "oncerpc: "+e.what)
+}
+
+// classify decides what becomes of a handler's error. The first rule that applies decides: a lost mark costs a retry,
+// never a second effect.
+func (p *policy) classify(err error) class {
+	if err == nil {
+		return classFinal
+	}
+	if c, stated := statedClass(err); stated {
+		return c
+	}
+	var noReturn errNoReturn
+	returned := !errors.As(err, &noReturn)
+	st, isStatus := status.FromError(err)
+	isStatus = isStatus && returned && st.Code() != codes.OK
+	if c, ok := p.classes[st.Code()]; ok && isStatus {
+		return c
+	}
+	byCode := classAmbiguous
+	if isStatus {
+		byCode = codeClass(st.Code())
+	}
+	if p.inTransaction && byCode != classFinal {
+		return classReleased
+	}
+	return byCode
+}
+
+// outcome is what a run ended with.
+type outcome struct {
+	class class
+	msg   *oncerpcv1.Outcome
+	// whole is a response that is too large to be kept, for callers that are there already.
+	whole []byte
+}
+
+// newOutcome makes the outcome of a handler's return. resp is nil on errors. An error says why the response cannot be
+// kept.
+func (s *Server) newOutcome(p *policy, resp any, err error, headers, trailers metadata.MD) (outcome, error) {
+	o := outcome{
+		class: p.classify(err),
+		msg:   &oncerpcv1.Outcome{Headers: kept(headers), Trailers: kept(trailers)},
+	}
+	if err != nil {
+		o.msg.Status, err = proto.Marshal(ownStatus(err))
+		return o, err
+	}
+	msg, err := p.response(resp)
+	if err != nil {
+		return o, err
+	}
+	b, err := proto.MarshalOptions{AllowPartial: true, Deterministic: true}.Marshal(msg)
+	if err != nil {
+		return o, err
+	}
+	o.msg.ResponseType = string(msg.ProtoReflect().Descriptor().FullName())
+	if len(b) > s.opts.maxResponse {
+		o.msg.ResponseDropped = true
+		o.whole = b
+		return o, nil
+	}
+	o.msg.Response = b
+	return o, nil
+}
+
+// response is the message that gRPC would send for what a handler returned: nil is the method's empty message.
+func (p *policy) response(resp any) (proto.Message, error) {
+	if isNil(resp) {
+		if p.output == nil {
+			return nil, fmt.Errorf("the handler of %s returned no response, and its type is not known here", p.method)
+		}
+		return p.output.New().Interface(), nil
+	}
+	msg, ok := resp.(proto.Message)
+	if !ok {
+		return nil, fmt.Errorf("the response of %s is %T, not a proto.Message", p.method, resp)
+	}
+	if p.output != nil {
+		if want, got := p.output.Descriptor().FullName(), msg.ProtoReflect().Descriptor().FullName(); want != got {
+			return nil, fmt.Errorf("the response of %s is %s, not %s", p.method, got, want)
+		}
+	}
+	return msg, nil
+}
+
+func isNil(v any) bool {
+	if v == nil {
+		return true
+	}
+	rv := reflect.ValueOf(v)
+	return rv.Kind() == reflect.Pointer && rv.IsNil()
+}
+
+// ownStatus is the status of a handler's error without details of oncerpc's domain, so that what a downstream guarded
+// by oncerpc answered is not taken for this server's own word.
+func ownStatus(err error) *spb.Status {
+	p := statusOf(err).Proto()
+	p.Message = strings.ToValidUTF8(p.Message, "\uFFFD")
+	p.Details = slices.DeleteFunc(p.Details, func(d *anypb.Any) bool {
+		return isOurs(d) || !utf8.ValidString(d.GetTypeUrl()) // the latter could be neither sent nor stored
+	})
+	return p
+}
+
+func isOurs(d *anypb.Any) bool {
+	info := &errdetails.ErrorInfo{}
+	return d.MessageIs(info) && d.UnmarshalTo(info) == nil && info.GetDomain() == Domain
+}
+
+// end is what the store is told.
+func (o outcome) end(p *policy) (store.End, error) {
+	b, err := proto.Marshal(o.msg)
+	if err != nil {
+		return store.End{}, err
+	}
+	e := store.End{State: store.Done, Outcome: b, Retention: p.retention}
+	switch {
+	case o.class == classReleased:
+		e.State = store.Released
+	case o.class == classAmbiguous:
+		e.Ambiguous = true
+	case len(o.msg.Status) > 0 && p.errorRetention > 0:
+		e.Retention = p.errorRetention
+	}
+	return e, nil
+}
+
+// outcomeOf reads what the store was told.
+func outcomeOf(state store.State, ambiguous bool, b []byte) (outcome, error) {
+	o := outcome{class: classFinal, msg: &oncerpcv1.Outcome{}}
+	switch {
+	case state == store.Released:
+		o.class = classReleased
+	case ambiguous:
+		o.class = classAmbiguous
+	}
+	return o, proto.Unmarshal(b, o.msg)
+}
+
+// answer decodes the outcome for one caller: every caller gets a message of its own.
+func (o outcome) answer() (proto.Message, error, error) { //nolint:revive // the call's error is a value here; the last one is ours
+	if len(o.msg.Status) > 0 {
+		p := &spb.Status{}
+		if err := proto.Unmarshal(o.msg.Status, p); err != nil {
+			return nil, nil, err
+		}
+		return nil, status.ErrorProto(p), nil
+	}
+	mt, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName(o.msg.ResponseType))
+	if err != nil {
+		return nil, nil, fmt.Errorf("response type %s is not linked into this server", o.msg.ResponseType)
+	}
+	b := o.msg.Response
+	if o.msg.ResponseDropped {
+		b = o.whole
+	}
+	resp := mt.New().Interface()
+	return resp, nil, proto.UnmarshalOptions{AllowPartial: true}.Unmarshal(b, resp)
+}
+
+// marks is what goes out beside an answer with a stored outcome.
+func (o outcome) marks(st Status, first time.Time) metadata.MD {
+	md := metadata.Pairs(MetadataStatus, string(st))
+	if o.class == classAmbiguous {
+		md.Set(MetadataOutcome, ambiguousValue)
+	}
+	if !first.IsZero() {
+		md.Set(MetadataFirstSeen, first.UTC().Format(time.RFC3339Nano))
+	}
+	return md
+}
+
+// stopsRetries reports whether an answer with this outcome needs the word "do not retry": only with codes that stock
+// retry policies list, since the word drains the channel's retry throttle.
+func (o outcome) stopsRetries(code codes.Code) bool {
+	if o.class == classReleased {
+		return false
+	}
+	switch code {
+	case codes.Unavailable, codes.Aborted, codes.ResourceExhausted, codes.DeadlineExceeded, codes.Canceled,
+		codes.Internal, codes.Unknown, codes.DataLoss:
+		return true
+	}
+	return false
+}
+
+// withRetryInfo adds a hint when to try again to a released error that is given to callers who did not run, so that a
+// downstream that just said "overloaded" is not hit by all of them at once. A hint of the handler's own stands.
+func withRetryInfo(err error, wait time.Duration) (error, time.Duration) { //nolint:revive // the error is the value
+	p := statusOf(err).Proto()
+	for _, d := range p.Details {
+		info := &errdetails.RetryInfo{}
+		if d.MessageIs(info) && d.UnmarshalTo(info) == nil {
+			return err, info.GetRetryDelay().AsDuration()
+		}
+	}
+	info, anyErr := anypb.New(&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
+	if anyErr != nil {
+		return err, wait
+	}
+	p.Details = append(p.Details, info)
+	return status.ErrorProto(p), wait
+}

@@ -1,0 +1,360 @@
+package interceptor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/oncerpc/oncerpc/store"
+)
+
+// HandlerPanic is what [Server.Unary] panics with when a guarded handler panicked, once the run's outcome is recorded:
+// the handler ran in a goroutine of its own, and a recovery interceptor outside would not see where.
+type HandlerPanic struct {
+	Value any    // what the handler panicked with
+	Stack []byte // of the handler
+}
+
+// Error tells value and stack, so that a recovery that prints the panic's value shows both.
+func (p *HandlerPanic) Error() string {
+	return fmt.Sprintf("handler panicked: %v\n\n%s", p.Value, p.Stack)
+}
+
+// Unwrap returns the value if it is an error.
+func (p *HandlerPanic) Unwrap() error {
+	err, _ := p.Value.(error)
+	return err
+}
+
+// Attempt returns how many runs of the guarded call under way have begun, this one included: more than 1 after a crash
+// under the policy RERUN, when the handler should find out what an earlier run has done. Outside a guarded call it is 0.
+func Attempt(ctx context.Context) int {
+	r, _ := ctx.Value(runKey{}).(*run)
+	if r == nil {
+		return 0
+	}
+	return r.attempt
+}
+
+type runKey struct{}
+
+// run is one execution of a handler, from the moment its claim is held until its end is settled with the store. Its
+// goroutine outlives the RPC if it has to.
+type run struct {
+	s           *Server
+	p           *policy
+	id          store.ID
+	token       store.Token
+	fingerprint []byte
+	first       time.Time // on the store's clock
+	attempt     int
+	began       time.Time // here
+	recorder    *recorder // nil without a transport stream
+	cancel      context.CancelCauseFunc
+	commit      *store.Run
+
+	// Guarded by s.mu.
+	waiters    int
+	callerless bool
+	timeout    *time.Timer // set when a caller without a deadline has left
+
+	ended   chan struct{} // closed when the handler has returned and its outcome is known here
+	stalled chan struct{} // closed when the outcome is still not recorded after settlePatience
+	settled chan struct{} // closed when the store has taken the outcome, or never will
+
+	// Set before ended is closed.
+	resp    any
+	err     error // the handler's
+	panic   *HandlerPanic
+	out     outcome
+	unknown bool // a transaction ended so that nobody knows whether it committed
+	// What the handler returned is put aside for the outcome that its transaction committed, which is put.
+	overruled bool
+	put       outcome
+
+	result error // of the store, set before settled is closed
+}
+
+// start runs the handler for a claim that is held, and answers the caller.
+func (c *call) start(rec store.Record) (any, error) {
+	if c.ctx.Err() != nil {
+		c.s.releaseLater(store.Claim{ID: rec.ID, Token: rec.Token}, c.p.retention)
+		return nil, status.FromContextError(c.ctx.Err()).Err()
+	}
+	r := &run{
+		s: c.s, p: c.p, id: c.id, token: rec.Token, fingerprint: c.fingerprint,
+		first: rec.First, attempt: rec.Attempt, began: time.Now(),
+		ended: make(chan struct{}), stalled: make(chan struct{}), settled: make(chan struct{}),
+	}
+	if stream := grpc.ServerTransportStreamFromContext(c.ctx); stream != nil {
+		r.recorder = &recorder{ServerTransportStream: stream}
+	}
+	r.commit = store.NewRun(c.s.store, r.id, r.token, r.encode)
+	ctx := r.context(c.ctx)
+	c.s.register(r)
+	go r.execute(ctx, c.req, c.handler)
+	select {
+	case <-r.settled:
+	case <-r.stalled:
+	case <-c.ctx.Done():
+		r.callerLeft(c.ctx)
+		return nil, status.FromContextError(c.ctx.Err()).Err()
+	case <-c.s.expelled:
+		r.callerLeft(c.ctx)
+		return nil, c.inProgress(time.Since(r.began))
+	}
+	return c.executed(r)
+}
+
+// context is the handler's: the RPC's values without its end. It ends at the later of the caller's deadline and the
+// method's timeout; without a deadline, the timeout counts from when the caller leaves.
+func (r *run) context(rpc context.Context) context.Context {
+	ctx := context.WithoutCancel(rpc)
+	if r.recorder != nil {
+		ctx = grpc.NewContextWithServerTransportStream(ctx, r.recorder)
+	}
+	ctx = context.WithValue(store.NewContext(ctx, r.commit), runKey{}, r)
+	ctx, r.cancel = context.WithCancelCause(ctx)
+	deadline, ok := rpc.Deadline()
+	if !ok {
+		return ctx
+	}
+	if end := r.began.Add(r.p.timeout); end.After(deadline) {
+		deadline = end
+	}
+	ctx, cancel := context.WithDeadlineCause(ctx, deadline, ErrTimeout)
+	outer := r.cancel
+	r.cancel = func(cause error) { outer(cause); cancel() }
+	return ctx
+}
+
+// callerLeft is called by the RPC's goroutine when it answers before the run's end.
+func (r *run) callerLeft(rpc context.Context) {
+	if r.recorder != nil {
+		r.recorder.leave()
+	}
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
+	if r.s.runs[r.id] != r {
+		return // settled meanwhile
+	}
+	r.callerless = true
+	r.s.callerless++
+	if _, ok := rpc.Deadline(); !ok {
+		r.timeout = time.AfterFunc(r.p.timeout, func() { r.cancel(ErrTimeout) })
+	}
+}
+
+// execute runs the handler and settles its end. It is the run's goroutine.
+func (r *run) execute(ctx context.Context, req any, handler grpc.UnaryHandler) {
+	if r.s.renewer != nil && r.p.lease > 0 {
+		go r.renew()
+	}
+	err := error(errNoReturn{"the handler exited without returning"})
+	var resp any
+	defer func() { r.conclude(resp, err) }() // also when the handler calls runtime.Goexit
+	func() {
+		defer func() {
+			if v := recover(); v != nil {
+				r.panic = &HandlerPanic{Value: v, Stack: debug.Stack()}
+				err = errNoReturn{"handler panicked"}
+			}
+		}()
+		resp, err = handler(ctx, req)
+	}()
+}
+
+// conclude finds out what the run ended with and has it recorded.
+func (r *run) conclude(resp any, err error) {
+	defer r.cancel(context.Canceled)
+	e, committed, unknown := r.commit.Ended()
+	switch {
+	case unknown:
+		r.unknown = true
+	case committed:
+		r.overruled, r.out = true, r.put
+	default:
+		e = r.settle(resp, err)
+	}
+	close(r.ended)
+	if unknown {
+		r.finished(store.ErrUnusable)
+		return
+	}
+	if committed {
+		r.finished(nil)
+		return
+	}
+	stall := time.AfterFunc(settlePatience, func() { close(r.stalled) })
+	defer stall.Stop()
+	r.finished(r.s.untilSettled(func(ctx context.Context) error {
+		return r.s.store.Finish(ctx, r.id, r.token, e)
+	}))
+}
+
+// settle turns the handler's return into what is recorded.
+func (r *run) settle(resp any, err error) store.End {
+	if err != nil {
+		resp = nil
+	}
+	r.resp, r.err = resp, err
+	out, e, encodeErr := r.encodeOutcome(resp, err)
+	if encodeErr != nil {
+		// The effect may have happened, and its answer cannot be given to anybody.
+		r.resp, r.err = nil, errNoReturn{"the response cannot be kept: " + encodeErr.Error()}
+		out, e, _ = r.encodeOutcome(nil, r.err) // an error without details can always be encoded
+	}
+	r.out = out
+	return e
+}
+
+// encode is how a store with transactions learns what to record.
+func (r *run) encode(resp any, err error) (store.End, error) {
+	out, _, encodeErr := r.encodeOutcome(resp, err)
+	if encodeErr != nil {
+		return store.End{}, encodeErr
+	}
+	out.class = classFinal // it is committed together with its effect
+	r.put = out
+	return out.end(r.p)
+}
+
+func (r *run) encodeOutcome(resp any, err error) (out outcome, e store.End, encodeErr error) {
+	defer func() {
+		if v := recover(); v != nil {
+			encodeErr = fmt.Errorf("marshalling panicked: %v", v)
+		}
+	}()
+	var header, trailer metadata.MD
+	if r.recorder != nil {
+		header, trailer, _ = r.recorder.recorded()
+	}
+	out, encodeErr = r.s.newOutcome(r.p, resp, err, header, trailer)
+	if encodeErr != nil {
+		return out, e, encodeErr
+	}
+	e, encodeErr = out.end(r.p)
+	return out, e, encodeErr
+}
+
+// finished ends the run.
+func (r *run) finished(result error) {
+	r.result = result
+	close(r.settled)
+	r.s.unregister(r)
+}
+
+// renew keeps the lease while the handler runs and its outcome is not settled.
+func (r *run) renew() {
+	end := r.began.Add(r.p.lease)
+	wait := r.p.lease / 3
+	for {
+		timer := time.NewTimer(wait)
+		select {
+		case <-r.settled:
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		asked := time.Now()
+		ctx, cancel := context.WithDeadline(context.Background(), asked.Add(r.p.lease/3))
+		err := r.s.renewer.Renew(ctx, r.id, r.token, r.p.lease)
+		cancel()
+		switch {
+		case err == nil:
+			end = asked.Add(r.p.lease)
+			wait = r.p.lease / 3
+		case errors.Is(err, store.ErrLost):
+			r.cancel(ErrSuperseded)
+			return
+		default:
+			// The store being away says nothing about the claim, until the lease has ended by our own clock.
+			if !time.Now().Before(end) {
+				r.cancel(ErrSuperseded)
+			}
+			wait = max(r.p.lease/10, time.Millisecond)
+		}
+	}
+}
+
+// executed answers the caller for whom the run was made.
+func (c *call) executed(r *run) (any, error) {
+	if r.panic != nil {
+		panic(r.panic)
+	}
+	st, err := c.ended(r, StatusExecuted)
+	if err != nil {
+		return nil, err
+	}
+	return c.give(r, st)
+}
+
+// ended tells the status under which the outcome of a run goes out that is settled or stalled; recorded is the one it
+// has if all went well. An error is the answer instead of the outcome.
+func (c *call) ended(r *run, recorded Status) (Status, error) {
+	result := errUnsettled
+	select {
+	case <-r.settled:
+		result = r.result
+	default:
+	}
+	switch {
+	case r.unknown:
+		return StatusNone, c.storeUnavailable(result)
+	case errors.Is(result, store.ErrLost):
+		return StatusNone, c.superseded(time.Since(r.began))
+	case result != nil && r.p.rerun:
+		// A crash now would have it run again: no outcome may be seen before one is recorded.
+		return StatusNone, c.inProgress(time.Since(r.began))
+	case result != nil:
+		return StatusUnrecorded, nil
+	case r.out.class == classReleased:
+		return StatusReleased, nil
+	}
+	return recorded, nil
+}
+
+var errUnsettled = errors.New("interceptor: outcome is not recorded yet")
+
+// give sends the handler's own answer.
+func (c *call) give(r *run, st Status) (any, error) {
+	resp, err := r.resp, r.err
+	if r.overruled {
+		return c.answer(r.out, st, time.Time{})
+	}
+	if r.recorder != nil {
+		header, trailer, sent := r.recorder.recorded()
+		if !sent {
+			_ = grpc.SetHeader(c.ctx, header)
+		}
+		_ = grpc.SetTrailer(c.ctx, trailer)
+	}
+	mark(c.ctx, err == nil, r.out.marks(st, time.Time{}))
+	if err == nil {
+		if isNil(resp) {
+			return c.p.response(nil)
+		}
+		return resp, nil
+	}
+	own := status.FromProto(ownStatus(err))
+	if st != StatusUnrecorded && r.out.stopsRetries(own.Code()) {
+		_ = grpc.SetTrailer(c.ctx, pushback(-1))
+	}
+	return nil, &handlerError{status: own, err: err}
+}
+
+// handlerError is what a handler returned, with the status that goes out for it.
+type handlerError struct {
+	status *status.Status
+	err    error
+}
+
+func (e *handlerError) Error() string              { return e.err.Error() }
+func (e *handlerError) Unwrap() error              { return e.err }
+func (e *handlerError) GRPCStatus() *status.Status { return e.status }
