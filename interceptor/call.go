@@ -28,6 +28,8 @@ type call struct {
 	owner       [8]byte
 	fingerprint []byte
 	waitUntil   time.Time // when this call stops waiting for another; zero: it has not begun to
+	takeover    int       // Begin may take over an abandoned claim below this attempt
+	reconciling bool      // takeover is for the reconcile function, not for the handler
 }
 
 const customAlgorithm = "custom"
@@ -83,7 +85,10 @@ func (c *call) serve() (any, error) {
 			return nil, err
 		}
 		if rec.HeldBy(token) {
-			return c.start(rec)
+			if c.reconciling && rec.Attempt == c.takeover {
+				return c.startReconcile(rec)
+			}
+			return c.start(rec, c.handler)
 		}
 		if err := c.checkRecord(rec); err != nil {
 			return nil, err
@@ -92,7 +97,10 @@ func (c *call) serve() (any, error) {
 		case store.Done:
 			return c.replay(rec, StatusReplayed)
 		case store.Abandoned:
-			return nil, c.outcomeUnknown()
+			if c.reconciler() == nil || c.reconciling {
+				return nil, c.outcomeUnknown()
+			}
+			c.takeover, c.reconciling = rec.Attempt+1, true
 		case store.Running:
 			if r := c.s.localRun(c.id); r != nil {
 				return c.joinRun(r)
@@ -101,10 +109,9 @@ func (c *call) serve() (any, error) {
 			if err != nil {
 				return nil, err
 			}
-			if ended.State == store.Abandoned && c.mayRerun(ended) {
-				continue
+			if !c.mayTakeOver(ended) {
+				return c.joinRecord(ended)
 			}
-			return c.joinRecord(ended)
 		default:
 			return nil, c.storeUnavailable(fmt.Errorf("the store gave a record in state %v without the claim", rec.State))
 		}
@@ -118,10 +125,7 @@ func (c *call) begin() (store.Record, store.Token, error) {
 	}
 	claim := store.Claim{
 		ID: c.id, Token: newToken(), Owner: c.owner, Method: c.p.method, Fingerprint: c.fingerprint,
-		Lease: c.p.lease, Volatile: c.p.inTransaction,
-	}
-	if c.p.rerun {
-		claim.TakeoverBelow = c.p.maxAttempts
+		Lease: c.p.lease, Volatile: c.p.inTransaction, TakeoverBelow: c.takeover,
 	}
 	rec, err := c.tryBegin(claim)
 	if err == nil && !rec.HeldBy(claim.Token) && fingerprintAlgorithm(rec.Fingerprint) != fingerprintAlgorithm(claim.Fingerprint) {
@@ -164,9 +168,14 @@ func (c *call) checkRecord(rec store.Record) error {
 	return nil
 }
 
-// mayRerun reports whether the method's crash policy lets this call run an abandoned record again.
-func (c *call) mayRerun(rec store.Record) bool {
-	return c.p.rerun && rec.Attempt < c.p.maxAttempts
+// mayTakeOver reports whether this call, having waited for a run that then was abandoned, may take its claim over: to
+// run it again, or to reconcile it. What its own holder has left open, as a reconcile function does that does not know
+// either, is answered to all that waited for it.
+func (c *call) mayTakeOver(rec store.Record) bool {
+	if rec.State != store.Abandoned {
+		return false
+	}
+	return rec.Attempt < c.takeover || c.reconciler() != nil && rec.Ended.IsZero()
 }
 
 // releaseLater gives a claim back that nobody will run, in the background, until the store has taken it. It may not

@@ -28,7 +28,7 @@ func splitCallOptions(opts []grpc.CallOption, keyed bool) callOptions {
 	ownCodec := false
 	for _, o := range opts {
 		switch o := o.(type) {
-		case keyCallOption:
+		case keyCallOption, childCallOption:
 			continue
 		case grpc.HeaderCallOption:
 			s.headers = append(s.headers, o.HeaderAddr)

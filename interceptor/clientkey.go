@@ -26,7 +26,7 @@ type keyCallOption struct {
 
 // key finds or makes the key of a call. It is empty for a call that carries none.
 func (c *Client) key(ctx context.Context, method string, p *policy, req any, opts []grpc.CallOption) (string, error) {
-	key, explicit := explicitKey(opts)
+	key, explicit := explicitKey(ctx, opts)
 	if !explicit {
 		switch values := metadata.ValueFromOutgoingContext(ctx, MetadataKey); len(values) {
 		case 0:
@@ -75,10 +75,13 @@ func invalidKey(method, message string) error {
 	return refusal{reason: oncerpcv1.Reason_KEY_INVALID, message: message}.err(method)
 }
 
-func explicitKey(opts []grpc.CallOption) (key string, ok bool) {
+func explicitKey(ctx context.Context, opts []grpc.CallOption) (key string, ok bool) {
 	for _, o := range opts {
-		if o, is := o.(keyCallOption); is {
+		switch o := o.(type) {
+		case keyCallOption:
 			key, ok = o.key, true
+		case childCallOption:
+			key, ok = ChildKey(ctx, o.name), true
 		}
 	}
 	return key, ok

@@ -176,13 +176,16 @@ func (s *Server) newOutcome(p *policy, resp any, err error, headers, trailers me
 
 // response is the message that gRPC would send for what a handler returned: nil is the method's empty message.
 func (p *policy) response(resp any) (proto.Message, error) {
+	msg, ok := resp.(proto.Message)
 	if isNil(resp) {
+		if ok {
+			return msg.ProtoReflect().Type().New().Interface(), nil
+		}
 		if p.output == nil {
 			return nil, fmt.Errorf("the handler of %s returned no response, and its type is not known here", p.method)
 		}
 		return p.output.New().Interface(), nil
 	}
-	msg, ok := resp.(proto.Message)
 	if !ok {
 		return nil, fmt.Errorf("the response of %s is %T, not a proto.Message", p.method, resp)
 	}

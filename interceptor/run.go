@@ -49,6 +49,7 @@ type runKey struct{}
 type run struct {
 	s           *Server
 	p           *policy
+	reconciles  bool // the function that runs is not the handler, but asks what became of it
 	id          store.ID
 	token       store.Token
 	fingerprint []byte
@@ -77,18 +78,19 @@ type run struct {
 	// What the handler returned is put aside for the outcome that its transaction committed, which is put.
 	overruled bool
 	put       outcome
+	undecided bool // reconciling told nothing: the record stays abandoned
 
 	result error // of the store, set before settled is closed
 }
 
 // start runs the handler for a claim that is held, and answers the caller.
-func (c *call) start(rec store.Record) (any, error) {
+func (c *call) start(rec store.Record, handler grpc.UnaryHandler) (any, error) {
 	if c.ctx.Err() != nil {
 		c.s.releaseLater(store.Claim{ID: rec.ID, Token: rec.Token}, c.p.retention)
 		return nil, status.FromContextError(c.ctx.Err()).Err()
 	}
 	r := &run{
-		s: c.s, p: c.p, id: c.id, token: rec.Token, fingerprint: c.fingerprint,
+		s: c.s, p: c.p, reconciles: c.reconciling, id: c.id, token: rec.Token, fingerprint: c.fingerprint,
 		first: rec.First, attempt: rec.Attempt, began: time.Now(),
 		ended: make(chan struct{}), stalled: make(chan struct{}), settled: make(chan struct{}),
 	}
@@ -98,7 +100,7 @@ func (c *call) start(rec store.Record) (any, error) {
 	r.commit = store.NewRun(c.s.store, r.id, r.token, r.encode)
 	ctx := r.context(c.ctx)
 	c.s.register(r)
-	go r.execute(ctx, c.req, c.handler)
+	go r.execute(ctx, c.req, handler)
 	select {
 	case <-r.settled:
 	case <-r.stalled:
@@ -179,6 +181,9 @@ func (r *run) conclude(resp any, err error) {
 		r.unknown = true
 	case committed:
 		r.overruled, r.out = true, r.put
+	case r.reconciles && !r.decided(resp, err):
+		r.undecided, r.panic = true, nil
+		e = store.End{State: store.Abandoned}
 	default:
 		e = r.settle(resp, err)
 	}
@@ -288,11 +293,26 @@ func (c *call) executed(r *run) (any, error) {
 	if r.panic != nil {
 		panic(r.panic)
 	}
-	st, err := c.ended(r, StatusExecuted)
-	if err != nil {
+	recorded := StatusExecuted
+	if r.reconciles {
+		recorded = StatusReplayed // it is the outcome of an earlier run
+	}
+	st, err := c.ended(r, recorded)
+	switch {
+	case err != nil:
 		return nil, err
+	case r.overruled || r.reconciles:
+		return c.answer(r.out, st, r.firstSeen())
 	}
 	return c.give(r, st)
+}
+
+// firstSeen is the time to show to the caller for whom the run was made: only one that looked at an earlier run has one.
+func (r *run) firstSeen() time.Time {
+	if r.reconciles {
+		return r.first
+	}
+	return time.Time{}
 }
 
 // ended tells the status under which the outcome of a run goes out that is settled or stalled; recorded is the one it
@@ -309,6 +329,8 @@ func (c *call) ended(r *run, recorded Status) (Status, error) {
 		return StatusNone, c.storeUnavailable(result)
 	case errors.Is(result, store.ErrLost):
 		return StatusNone, c.superseded(time.Since(r.began))
+	case r.undecided:
+		return StatusNone, c.outcomeUnknown()
 	case result != nil && r.p.rerun:
 		// A crash now would have it run again: no outcome may be seen before one is recorded.
 		return StatusNone, c.inProgress(time.Since(r.began))
@@ -325,9 +347,6 @@ var errUnsettled = errors.New("interceptor: outcome is not recorded yet")
 // give sends the handler's own answer.
 func (c *call) give(r *run, st Status) (any, error) {
 	resp, err := r.resp, r.err
-	if r.overruled {
-		return c.answer(r.out, st, time.Time{})
-	}
 	if r.recorder != nil {
 		header, trailer, sent := r.recorder.recorded()
 		if !sent {

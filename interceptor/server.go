@@ -56,6 +56,7 @@ type serverOptions struct {
 	waitersInAll        int
 	callerless          int
 	maxResponse         int
+	reconcile           map[string]Reconcile // by full method
 }
 
 // NewServer returns a Server that keeps its records in records and asks scope who sends a key, so that one caller never
@@ -92,6 +93,11 @@ func NewServer(records store.Store, scope Scope, opts ...ServerOption) *Server {
 		panic("interceptor: NewServer: " + err.Error())
 	}
 	s.policies = policies
+	for method := range s.opts.reconcile {
+		if linkedMethod(method) == nil {
+			panic("interceptor: NewServer: WithReconcile: method " + method + " is not linked into this program")
+		}
+	}
 	return s
 }
 
@@ -256,6 +262,9 @@ func (s *Server) newCall(ctx context.Context, p *policy, key string, req any, ha
 		s: s, ctx: ctx, p: p, req: msg, handler: handler,
 		id:    ids.id(scope, key),
 		owner: ids.owner(scope),
+	}
+	if p.rerun {
+		c.takeover = p.maxAttempts
 	}
 	c.fingerprint, err = c.fingerprintAs(c.algorithm())
 	if err != nil {
