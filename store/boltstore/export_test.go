@@ -3,6 +3,7 @@ package boltstore
 import (
 	"io"
 	"reflect"
+	"runtime"
 	"unsafe"
 
 	"go.etcd.io/bbolt"
@@ -96,3 +97,15 @@ func (x *index) Slots() (n int) {
 
 // Check goes through the pages of a file.
 func Check(f io.ReaderAt, size int64) error { return check(f, size) }
+
+// AwaitQueued returns when n operations wait for the committer.
+func (s *Store) AwaitQueued(n int) {
+	for queued := -1; queued < n; runtime.Gosched() {
+		queued = 0
+		s.queue.mu.Lock()
+		for _, b := range s.queue.batches {
+			queued += len(b.ops)
+		}
+		s.queue.mu.Unlock()
+	}
+}

@@ -115,5 +115,3 @@ func get(t testing.TB, s store.Store, id store.ID) store.Record {
 	require.NoError(t, err)
 	return r
 }
-
-func child(string) {}
