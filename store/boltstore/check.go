@@ -46,7 +46,7 @@ func check(f io.ReaderAt, size int64) error {
 	for id := range uint64(2) {
 		c.mark(id)
 	}
-	err = c.page(m.root, 0)
+	err = c.page(m.root, 0, nil, nil)
 	if err == nil && m.freelist != noFreelist {
 		err = c.freelist()
 	}
@@ -139,8 +139,8 @@ func (c *checker) read(id uint64) ([]byte, error) {
 	return all, err
 }
 
-// page checks a page of a bucket and all below it.
-func (c *checker) page(id uint64, depth int) error {
+// page checks a page of a bucket and all below it. Its keys must be from low to before high, nil being no bound.
+func (c *checker) page(id uint64, depth int, low, high []byte) error {
 	if depth > maxDepth {
 		return fmt.Errorf("page %d is too deep", id)
 	}
@@ -148,39 +148,38 @@ func (c *checker) page(id uint64, depth int) error {
 	if err != nil {
 		return err
 	}
-	return c.elements(b, depth)
+	return c.elements(b, depth, low, high)
 }
 
 // elements checks the elements of a page, or of a bucket that is kept inside a value.
-func (c *checker) elements(b []byte, depth int) error {
+func (c *checker) elements(b []byte, depth int, low, high []byte) error {
 	order := binary.NativeEndian
 	id, flags, count := order.Uint64(b), order.Uint16(b[8:]), int(order.Uint16(b[10:]))
 	if flags != leafPage && flags != branchPage || flags == branchPage && count == 0 ||
 		pageHead+count*elementLen > len(b) {
 		return fmt.Errorf("page %d has a wrong header", id)
 	}
-	var last []byte
-	for i := range count {
-		at := pageHead + i*elementLen
-		e := b[at : at+elementLen]
-		pos, keyLen, valueLen := order.Uint32(e), order.Uint32(e[4:]), uint32(0)
-		if flags == leafPage {
-			pos, keyLen, valueLen = order.Uint32(e[4:]), order.Uint32(e[8:]), order.Uint32(e[12:])
-		}
-		if uint64(at)+uint64(pos)+uint64(keyLen)+uint64(valueLen) > uint64(len(b)) || pos < elementLen {
+	elements := make([]element, count)
+	for i := range elements {
+		e, ok := readElement(b, flags, i)
+		if !ok {
 			return fmt.Errorf("page %d: element %d is out of range", id, i)
 		}
-		key := b[at+int(pos):][:keyLen]
-		if i > 0 && bytes.Compare(last, key) >= 0 {
+		if i > 0 && bytes.Compare(elements[i-1].key, e.key) >= 0 ||
+			bytes.Compare(e.key, low) < 0 || high != nil && bytes.Compare(e.key, high) >= 0 {
 			return fmt.Errorf("page %d: keys out of order", id)
 		}
-		last = key
+		elements[i] = e
+	}
+	for i, e := range elements {
 		var err error
 		switch {
+		case flags == branchPage && i+1 < count:
+			err = c.page(e.child, depth+1, e.key, elements[i+1].key)
 		case flags == branchPage:
-			err = c.page(order.Uint64(e[8:]), depth+1)
-		case order.Uint32(e)&bucketLeaf != 0:
-			err = c.bucket(b[at+int(pos)+int(keyLen):][:valueLen], depth+1)
+			err = c.page(e.child, depth+1, e.key, high)
+		case e.bucket:
+			err = c.bucket(e.value, depth+1)
 		}
 		if err != nil {
 			return err
@@ -189,17 +188,42 @@ func (c *checker) elements(b []byte, depth int) error {
 	return nil
 }
 
+type element struct {
+	key, value []byte
+	child      uint64 // in a branch page
+	bucket     bool   // in a leaf page
+}
+
+func readElement(b []byte, flags uint16, i int) (e element, ok bool) {
+	order := binary.NativeEndian
+	at := pageHead + i*elementLen
+	head := b[at : at+elementLen]
+	pos, keyLen, valueLen := order.Uint32(head), order.Uint32(head[4:]), uint32(0)
+	if flags == leafPage {
+		pos, keyLen, valueLen = order.Uint32(head[4:]), order.Uint32(head[8:]), order.Uint32(head[12:])
+		e.bucket = order.Uint32(head)&bucketLeaf != 0
+	} else {
+		e.child = order.Uint64(head[8:])
+	}
+	if uint64(at)+uint64(pos)+uint64(keyLen)+uint64(valueLen) > uint64(len(b)) || pos < elementLen {
+		return e, false
+	}
+	b = b[at+int(pos):]
+	e.key, e.value = b[:keyLen], b[keyLen:keyLen+valueLen]
+	return e, true
+}
+
 func (c *checker) bucket(v []byte, depth int) error {
 	if len(v) < inlineHead {
 		return errors.New("a bucket is too short")
 	}
 	if root := binary.NativeEndian.Uint64(v); root != 0 {
-		return c.page(root, depth)
+		return c.page(root, depth, nil, nil)
 	}
 	if len(v) < inlineHead+pageHead || depth > maxDepth {
 		return errors.New("a bucket is too short, or too deep")
 	}
-	return c.elements(v[inlineHead:], depth)
+	return c.elements(v[inlineHead:], depth, nil, nil)
 }
 
 // freelist checks that no page is both free and in use.

@@ -29,7 +29,7 @@
 // are appended, the way to them is kept in memory, and what expires together lies together. The file has one top-level
 // bucket, "oncerpc":
 //
-//	meta       version      8 bytes: 1; a newer one is refused
+//	meta       version      8 bytes: 1; a newer one is refused. A CRC-32C of key and value follows each value here
 //	           salt         16 bytes: of the hash by which IDs are found
 //	           incarnation  8 bytes: how often the store was opened
 //	           time         8 bytes: when the last commit was made, in nanoseconds

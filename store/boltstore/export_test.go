@@ -1,6 +1,8 @@
 package boltstore
 
 import (
+	"encoding/binary"
+	"hash/crc32"
 	"io"
 	"reflect"
 	"runtime"
@@ -12,7 +14,17 @@ import (
 var (
 	EncodeRecord = encodeRecord
 	DecodeRecord = decodeRecord
+	EncodeIndex  = encodeIndex
+	DecodeIndex  = decodeIndex
+	WriteTime    = writeTime
+	PutNumber    = putNumber
 )
+
+// Entry is an entry of a segment's index.
+type Entry = entry
+
+// NewEntry makes one.
+func NewEntry(hash uint64, position int) Entry { return Entry{hash, position} }
 
 // Crash ends a store as the end of its process would, whatever claims are held.
 func (s *Store) Crash() {
@@ -107,5 +119,13 @@ func (s *Store) AwaitQueued(n int) {
 			queued += len(b.ops)
 		}
 		s.queue.mu.Unlock()
+	}
+}
+
+// Seal gives bytes a version and a checksum that fit.
+func Seal(b []byte) {
+	if len(b) >= 5 {
+		b[0] = recordVersion
+		binary.BigEndian.PutUint32(b[1:], crc32.Checksum(b[5:], castagnoli))
 	}
 }

@@ -2,8 +2,6 @@ package boltstore
 
 import (
 	"container/heap"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +9,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
-	"time"
 
 	"go.etcd.io/bbolt"
 
@@ -94,47 +91,6 @@ func openDB(path string) (db *bbolt.DB, err error) {
 	return db, nil
 }
 
-// The buckets and keys of the layout, see doc.go.
-var (
-	rootBucket     = []byte("oncerpc")
-	metaBucket     = []byte("meta")
-	slotsBucket    = []byte("running")
-	segmentsBucket = []byte("segments")
-
-	versionKey     = []byte("version")
-	saltKey        = []byte("salt")
-	incarnationKey = []byte("incarnation")
-	timeKey        = []byte("time")
-)
-
-const layoutVersion = 1
-
-// layout makes the buckets of an empty store.
-func layout(tx *bbolt.Tx) error {
-	root, err := tx.CreateBucket(rootBucket)
-	if err != nil {
-		return err
-	}
-	meta, err := root.CreateBucket(metaBucket)
-	if err != nil {
-		return err
-	}
-	var salt [16]byte
-	_, _ = rand.Read(salt[:]) // never fails
-	_, slotsErr := root.CreateBucket(slotsBucket)
-	_, segmentsErr := root.CreateBucket(segmentsBucket)
-	return errors.Join(slotsErr, segmentsErr,
-		meta.Put(versionKey, binary.BigEndian.AppendUint64(nil, layoutVersion)),
-		meta.Put(saltKey, salt[:]),
-		meta.Put(incarnationKey, make([]byte, 8)),
-		meta.Put(timeKey, make([]byte, 8)))
-}
-
-// writeTime keeps the time of a commit: the clock of a later opening does not begin before it.
-func writeTime(root *bbolt.Bucket, now time.Time) error {
-	return root.Bucket(metaBucket).Put(timeKey, binary.BigEndian.AppendUint64(nil, uint64(nanos(now))))
-}
-
 // start reads what a store keeps in memory, begins a new incarnation, and starts the committer.
 func start(db *bbolt.DB) (*Store, error) {
 	s := &Store{
@@ -152,8 +108,9 @@ func start(db *bbolt.DB) (*Store, error) {
 	}
 	err := s.update(func(tx *bbolt.Tx) error {
 		root := tx.Bucket(rootBucket)
-		number := binary.BigEndian.AppendUint64(nil, s.incarnation)
-		return errors.Join(root.Bucket(metaBucket).Put(incarnationKey, number), writeTime(root, s.clock.now()))
+		return errors.Join(
+			putNumber(root.Bucket(metaBucket), incarnationKey, s.incarnation),
+			writeTime(root, s.clock.now()))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("first commit: %w", err)
@@ -172,18 +129,9 @@ func (s *Store) load(tx *bbolt.Tx) error {
 	if meta == nil || slots == nil || segments == nil {
 		return errors.New("the file is damaged: a bucket is missing")
 	}
-	version, salt := meta.Get(versionKey), meta.Get(saltKey)
-	incarnation, last := meta.Get(incarnationKey), meta.Get(timeKey)
-	if len(version) != 8 || len(salt) != len(s.salt) || len(incarnation) != 8 || len(last) != 8 {
-		return errors.New("the file is damaged: its meta bucket cannot be read")
+	if err := s.loadMeta(meta); err != nil {
+		return err
 	}
-	if v := binary.BigEndian.Uint64(version); v > layoutVersion {
-		return fmt.Errorf("the file has layout version %d, this binary knows versions up to %d: use a newer one",
-			v, layoutVersion)
-	}
-	s.clock = startClock(instant(int64(binary.BigEndian.Uint64(last))))
-	s.salt = [16]byte(salt)
-	s.incarnation = binary.BigEndian.Uint64(incarnation) + 1
 	if err := s.loadClaims(slots); err != nil {
 		return err
 	}

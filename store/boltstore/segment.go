@@ -147,7 +147,10 @@ func without(entries []entry, b *bbolt.Bucket) []entry {
 	c := b.Cursor()
 	gone := map[int]bool{}
 	for k, _ := c.Seek([]byte{deletedKey}); len(k) == 3 && k[0] == deletedKey; k, _ = c.Next() {
-		gone[int(binary.BigEndian.Uint16(k[1:]))] = true
+		position := int(binary.BigEndian.Uint16(k[1:]))
+		if _, v := seekRecord(b, position); v == nil { // else the mark is damaged
+			gone[position] = true
+		}
 	}
 	if len(gone) == 0 {
 		return entries
