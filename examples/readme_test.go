@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The code in README.md is the text of files that compile, and its output is what the program wrote.
+// The code in README.md is the text of files that compile, the names in it exist, and its output is what the program
+// wrote.
 func TestREADME(t *testing.T) {
 	blocks := fenced(t, filepath.Join("..", "README.md"))
 
@@ -22,6 +23,14 @@ func TestREADME(t *testing.T) {
 
 	t.Run("proto_blocks_are_the_text_of_examples", func(t *testing.T) {
 		requireQuoted(t, blocks["proto"], sources(t, ".proto"))
+	})
+
+	t.Run("names_in_the_text_are_exported", func(t *testing.T) {
+		text, err := os.ReadFile(filepath.Join("..", "README.md"))
+		require.NoError(t, err)
+		for _, m := range qualified.FindAllStringSubmatch(string(text), -1) {
+			require.True(t, declares(t, packages[m[1]], m[2]), "no such name: %s.%s", m[1], m[2])
+		}
 	})
 
 	t.Run("output_is_what_quickstart_wrote", func(t *testing.T) {
@@ -76,6 +85,30 @@ func requireQuoted(t *testing.T, blocks []string, sources map[string]string) {
 func quoted(block string, sources map[string]string) bool {
 	for _, source := range sources {
 		if strings.Contains(source, oneLine(block)) {
+			return true
+		}
+	}
+	return false
+}
+
+var qualified = regexp.MustCompile(`\b(interceptor|boltstore|store)\.([A-Z]\w+)`)
+
+var packages = map[string]string{
+	"interceptor": filepath.Join("..", "interceptor"),
+	"boltstore":   filepath.Join("..", "store", "boltstore"),
+	"store":       filepath.Join("..", "store"),
+}
+
+// declares reports whether a file in dir has name at its top level, alone or in a group.
+func declares(t *testing.T, dir, name string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	require.NoError(t, err)
+	declaration := regexp.MustCompile(`(?m)^(func |type |var |const |\t)` + name + `\b`)
+	for _, path := range files {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		if declaration.Match(text) {
 			return true
 		}
 	}
