@@ -186,7 +186,7 @@ func (s *Server) releaseLater(claim store.Claim, retention time.Duration) {
 	s.mu.Unlock()
 	go func() {
 		defer s.leave()
-		s.untilSettled(func(ctx context.Context) error {
+		_ = s.untilSettled(func(ctx context.Context) error { // whatever the end, nobody runs under this claim
 			rec, err := s.store.Get(ctx, claim.ID)
 			if err != nil || !rec.HeldBy(claim.Token) {
 				return err

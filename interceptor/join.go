@@ -178,25 +178,25 @@ func (c *call) answer(o outcome, st Status, first time.Time) (any, error) {
 			message: "this call has succeeded, and its response was too large to keep: read the result where it was written",
 		})
 	}
-	resp, callErr, err := o.answer()
+	resp, failed, err := o.answer()
 	if err != nil {
 		return nil, c.unreadable(err.Error())
 	}
 	_ = grpc.SetHeader(c.ctx, unkept(o.msg.Headers)) // fails only if an outer interceptor has sent the header
 	_ = grpc.SetTrailer(c.ctx, unkept(o.msg.Trailers))
-	mark(c.ctx, callErr == nil, o.marks(st, first))
-	if callErr == nil {
+	mark(c.ctx, failed == nil, o.marks(st, first))
+	if failed == nil {
 		return resp, nil
 	}
 	switch {
 	case o.class == classReleased:
 		var wait time.Duration
-		callErr, wait = withRetryInfo(callErr, jitter(minWait))
+		failed, wait = withRetryInfo(failed, jitter(minWait))
 		_ = grpc.SetTrailer(c.ctx, pushback(wait))
-	case st != StatusUnrecorded && o.stopsRetries(status.Code(callErr)):
+	case st != StatusUnrecorded && o.stopsRetries(failed.Code()):
 		_ = grpc.SetTrailer(c.ctx, pushback(-1))
 	}
-	return nil, callErr
+	return nil, failed.Err()
 }
 
 // watch waits on the store for a run elsewhere. One watch serves all callers here of one ID.

@@ -251,14 +251,15 @@ func outcomeOf(state store.State, ambiguous bool, b []byte) (outcome, error) {
 	return o, proto.Unmarshal(b, o.msg)
 }
 
-// answer decodes the outcome for one caller: every caller gets a message of its own.
-func (o outcome) answer() (proto.Message, error, error) { //nolint:revive // the call's error is a value here; the last one is ours
+// answer decodes the outcome for one caller: every caller gets a message of its own. The status is that of an error,
+// and nil on OK.
+func (o outcome) answer() (proto.Message, *status.Status, error) {
 	if len(o.msg.Status) > 0 {
 		p := &spb.Status{}
 		if err := proto.Unmarshal(o.msg.Status, p); err != nil {
 			return nil, nil, err
 		}
-		return nil, status.ErrorProto(p), nil
+		return nil, status.FromProto(p), nil
 	}
 	mt, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName(o.msg.ResponseType))
 	if err != nil {
@@ -300,18 +301,15 @@ func (o outcome) stopsRetries(code codes.Code) bool {
 
 // withRetryInfo adds a hint when to try again to a released error that is given to callers who did not run, so that a
 // downstream that just said "overloaded" is not hit by all of them at once. A hint of the handler's own stands.
-func withRetryInfo(err error, wait time.Duration) (error, time.Duration) { //nolint:revive // the error is the value
-	p := statusOf(err).Proto()
-	for _, d := range p.Details {
-		info := &errdetails.RetryInfo{}
-		if d.MessageIs(info) && d.UnmarshalTo(info) == nil {
-			return err, info.GetRetryDelay().AsDuration()
+func withRetryInfo(st *status.Status, wait time.Duration) (*status.Status, time.Duration) {
+	for _, d := range st.Details() {
+		if info, ok := d.(*errdetails.RetryInfo); ok {
+			return st, info.GetRetryDelay().AsDuration()
 		}
 	}
-	info, anyErr := anypb.New(&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
-	if anyErr != nil {
-		return err, wait
+	with, err := st.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
+	if err != nil {
+		return st, wait
 	}
-	p.Details = append(p.Details, info)
-	return status.ErrorProto(p), wait
+	return with, wait
 }

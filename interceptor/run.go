@@ -251,8 +251,8 @@ func (r *run) encodeOutcome(resp any, err error) (out outcome, e store.End, enco
 // finished ends the run.
 func (r *run) finished(result error) {
 	r.result = result
+	r.s.unregister(r) // first: a call that comes after an answer has to find what the store says, not this run
 	close(r.settled)
-	r.s.unregister(r)
 }
 
 // renew keeps the lease while the handler runs and its outcome is not settled.
