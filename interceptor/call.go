@@ -21,6 +21,7 @@ import (
 type call struct {
 	s           *Server
 	ctx         context.Context // the RPC's
+	began       time.Time
 	p           *policy
 	req         proto.Message
 	handler     grpc.UnaryHandler
@@ -29,6 +30,7 @@ type call struct {
 	fingerprint []byte
 	waitUntil   time.Time // when this call stops waiting for another; zero: it has not begun to
 	takeover    int       // Begin may take over an abandoned claim below this attempt
+	ran         int       // the attempt of the run made for this call; 0: none
 	reconciling bool      // takeover is for the reconcile function, not for the handler
 }
 
@@ -75,6 +77,7 @@ func (c *call) sameRequest(stored []byte) (same, known bool) {
 func (c *call) serve() (any, error) {
 	for {
 		if c.ctx.Err() != nil {
+			c.left(0)
 			return nil, status.FromContextError(c.ctx.Err()).Err()
 		}
 		if r := c.s.localRun(c.id); r != nil {
@@ -220,7 +223,8 @@ func newToken() (t store.Token) {
 }
 
 // refuse makes the error of r, and puts its retry hint into the trailer.
-func refuse(ctx context.Context, method string, r refusal) error {
+func (s *Server) refuse(ctx context.Context, method string, r refusal, began time.Time) error {
+	s.refused(ctx, method, r, began)
 	if r.wait > 0 {
 		_ = grpc.SetTrailer(ctx, pushback(r.wait)) // without a transport stream there is no trailer to set
 	}
@@ -229,7 +233,7 @@ func refuse(ctx context.Context, method string, r refusal) error {
 
 func (c *call) refuse(r refusal) error {
 	r.id = &c.id
-	return refuse(c.ctx, c.p.method, r)
+	return c.s.refuse(c.ctx, c.p.method, r, c.began)
 }
 
 func (c *call) reused() error {
@@ -270,7 +274,8 @@ func (c *call) superseded(age time.Duration) error {
 }
 
 // storeUnavailable does not show cause to the caller: its text may tell of the server's insides.
-func (c *call) storeUnavailable(error) error {
+func (c *call) storeUnavailable(cause error) error {
+	c.s.storeFailed(c.ctx, c.p.method, c.id, cause)
 	return c.refuse(refusal{
 		reason:  oncerpcv1.Reason_STORE_UNAVAILABLE,
 		message: "the idempotency store failed: send the call again, with the same key",

@@ -126,7 +126,6 @@ type clientOptions struct {
 	attemptTimeout time.Duration // 0: none
 	backoffBase    time.Duration
 	backoffCap     time.Duration
-	observe        func(context.Context, clientEvent) // nil: nobody
 }
 
 // WithAttempts bounds how often a call is sent, the first time included. The default is 5; 1 means no retries. It
@@ -158,18 +157,4 @@ func WithBackoff(base, limit time.Duration) ClientOption {
 	return clientOption(func(o *clientOptions) { o.backoffBase, o.backoffCap = base, limit })
 }
 
-// clientEvent is something that a client did or saw beyond sending the call.
-type clientEvent struct {
-	kind    string // "retry", "unguarded" or "ignored"
-	method  string
-	attempt int           // 1 for the first
-	code    codes.Code    // of that attempt
-	wait    time.Duration // before the next one
-}
-
-// observe must not block.
-func (c *Client) observe(ctx context.Context, e clientEvent) {
-	if c.options.observe != nil {
-		c.options.observe(ctx, e)
-	}
-}
+func (c *Client) observe(ctx context.Context, e Event) { c.options.common.observe(ctx, e) }

@@ -110,6 +110,7 @@ func (c *call) await(settled, stalled <-chan struct{}) (over bool, err error) {
 	case <-stalled:
 		return false, nil
 	case <-c.ctx.Done():
+		c.left(0)
 		return false, status.FromContextError(c.ctx.Err()).Err()
 	case <-timer.C:
 	case <-c.s.draining:
@@ -185,6 +186,7 @@ func (c *call) answer(o outcome, st Status, first time.Time) (any, error) {
 	_ = grpc.SetHeader(c.ctx, unkept(o.msg.Headers)) // fails only if an outer interceptor has sent the header
 	_ = grpc.SetTrailer(c.ctx, unkept(o.msg.Trailers))
 	mark(c.ctx, failed == nil, o.marks(st, first))
+	c.answered(st, failed.Code(), c.ran)
 	if failed == nil {
 		return resp, nil
 	}

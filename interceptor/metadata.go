@@ -95,7 +95,8 @@ func reserved(name string) bool {
 	switch name {
 	case "content-type", "user-agent", "te", "grpc-status", "grpc-message", "grpc-status-details-bin", "grpc-encoding",
 		"grpc-message-type", "grpc-timeout", "grpc-accept-encoding", "connection", "keep-alive", "proxy-connection",
-		"transfer-encoding", "upgrade", MetadataKey, MetadataStatus, MetadataOutcome, MetadataFirstSeen:
+		"transfer-encoding", "upgrade", MetadataKey, MetadataStatus, MetadataOutcome, MetadataFirstSeen,
+		MetadataTruncated:
 		return true
 	}
 	return false

@@ -21,6 +21,7 @@ type commonOptions struct {
 	policies      map[string]*oncerpcv1.MethodPolicy // by full method
 	defaultPolicy *oncerpcv1.MethodPolicy
 	keyFormat     func(key string) error
+	observers     []Observer
 }
 
 type commonOption func(*commonOptions)

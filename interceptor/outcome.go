@@ -153,9 +153,10 @@ func (s *Server) newOutcome(p *policy, resp any, err error, headers, trailers me
 		msg:   &oncerpcv1.Outcome{Headers: kept(headers), Trailers: kept(trailers)},
 	}
 	if err != nil {
-		o.msg.Status, err = proto.Marshal(ownStatus(err))
+		o.msg.Status, err = proto.Marshal(fit(o.msg, ownStatus(err)))
 		return o, err
 	}
+	fit(o.msg, nil)
 	msg, err := p.response(resp)
 	if err != nil {
 		return o, err
@@ -278,6 +279,9 @@ func (o outcome) marks(st Status, first time.Time) metadata.MD {
 	md := metadata.Pairs(MetadataStatus, string(st))
 	if o.class == classAmbiguous {
 		md.Set(MetadataOutcome, ambiguousValue)
+	}
+	if t := truncated(o.msg); t != "" && st != StatusExecuted {
+		md.Set(MetadataTruncated, t)
 	}
 	if !first.IsZero() {
 		md.Set(MetadataFirstSeen, first.UTC().Format(time.RFC3339Nano))

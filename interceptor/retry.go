@@ -75,7 +75,9 @@ func (c *clientCall) do(ctx context.Context, send func(context.Context, []grpc.C
 			return c.end(a, a.err)
 		}
 		wait = min(wait, longestHint)
-		c.client.observe(ctx, clientEvent{kind: "retry", method: c.method, attempt: attempt, code: a.status.Code(), wait: wait})
+		c.client.observe(ctx, Event{
+			Kind: EventRetry, Method: c.method, Attempt: attempt, Code: a.status.Code(), Duration: wait,
+		})
 		if err := sleep(ctx, wait); errors.Is(err, context.Canceled) {
 			return c.end(a, &cancelledError{last: a.err})
 		} else if err != nil || !c.retryHarmless() {
@@ -114,12 +116,14 @@ func (c *clientCall) learn(ctx context.Context, attempt int, a *clientAnswer) {
 	switch {
 	case said == StatusIgnored:
 		c.conn.unguarded.Store(c.method, nil)
-		c.client.observe(ctx, clientEvent{kind: "ignored", method: c.method, attempt: attempt, code: a.status.Code()})
+		c.client.observe(ctx, Event{Kind: EventIgnored, Method: c.method, Attempt: attempt, Code: a.status.Code()})
 	case said != StatusNone:
 		c.conn.unguarded.Delete(c.method)
 	case a.err == nil:
 		c.conn.unguarded.Store(c.method, nil)
-		c.client.observe(ctx, clientEvent{kind: "unguarded", method: c.method, attempt: attempt, code: a.status.Code()})
+		c.client.observe(ctx, Event{
+			Kind: EventUnguarded, Method: c.method, Attempt: attempt, Code: a.status.Code(), Hint: hintUnguarded,
+		})
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -55,8 +56,9 @@ type run struct {
 	fingerprint []byte
 	first       time.Time // on the store's clock
 	attempt     int
-	began       time.Time // here
-	recorder    *recorder // nil without a transport stream
+	began       time.Time       // here
+	ctx         context.Context // the handler's
+	recorder    *recorder       // nil without a transport stream
 	cancel      context.CancelCauseFunc
 	commit      *store.Run
 
@@ -86,6 +88,7 @@ type run struct {
 // start runs the handler for a claim that is held, and answers the caller.
 func (c *call) start(rec store.Record, handler grpc.UnaryHandler) (any, error) {
 	if c.ctx.Err() != nil {
+		c.left(0)
 		c.s.releaseLater(store.Claim{ID: rec.ID, Token: rec.Token}, c.p.retention)
 		return nil, status.FromContextError(c.ctx.Err()).Err()
 	}
@@ -98,14 +101,16 @@ func (c *call) start(rec store.Record, handler grpc.UnaryHandler) (any, error) {
 		r.recorder = &recorder{ServerTransportStream: stream}
 	}
 	r.commit = store.NewRun(c.s.store, r.id, r.token, r.encode)
-	ctx := r.context(c.ctx)
+	c.ran = r.attempt
+	r.ctx = r.context(c.ctx)
 	c.s.register(r)
-	go r.execute(ctx, c.req, handler)
+	go r.execute(c.req, handler)
 	select {
 	case <-r.settled:
 	case <-r.stalled:
 	case <-c.ctx.Done():
 		r.callerLeft(c.ctx)
+		c.left(r.attempt)
 		return nil, status.FromContextError(c.ctx.Err()).Err()
 	case <-c.s.expelled:
 		r.callerLeft(c.ctx)
@@ -154,7 +159,7 @@ func (r *run) callerLeft(rpc context.Context) {
 }
 
 // execute runs the handler and settles its end. It is the run's goroutine.
-func (r *run) execute(ctx context.Context, req any, handler grpc.UnaryHandler) {
+func (r *run) execute(req any, handler grpc.UnaryHandler) {
 	if r.s.renewer != nil && r.p.lease > 0 {
 		go r.renew()
 	}
@@ -168,7 +173,7 @@ func (r *run) execute(ctx context.Context, req any, handler grpc.UnaryHandler) {
 				err = errNoReturn{"handler panicked"}
 			}
 		}()
-		resp, err = handler(ctx, req)
+		resp, err = handler(r.ctx, req)
 	}()
 }
 
@@ -182,11 +187,15 @@ func (r *run) conclude(resp any, err error) {
 	case committed:
 		r.overruled, r.out = true, r.put
 	case r.reconciles && !r.decided(resp, err):
+		if r.panic != nil {
+			r.tell(EventPanic, codes.Internal, "")
+		}
 		r.undecided, r.panic = true, nil
 		e = store.End{State: store.Abandoned}
 	default:
 		e = r.settle(resp, err)
 	}
+	r.tellEnd(committed)
 	close(r.ended)
 	if unknown {
 		r.finished(store.ErrUnusable)
@@ -199,8 +208,26 @@ func (r *run) conclude(resp any, err error) {
 	stall := time.AfterFunc(settlePatience, func() { close(r.stalled) })
 	defer stall.Stop()
 	r.finished(r.s.untilSettled(func(ctx context.Context) error {
-		return r.s.store.Finish(ctx, r.id, r.token, e)
+		err := r.s.store.Finish(ctx, r.id, r.token, e)
+		if err != nil && !errors.Is(err, store.ErrLost) {
+			r.s.storeFailed(ctx, r.p.method, r.id, err)
+		}
+		return err
 	}))
+}
+
+// tellEnd tells observers of ends that somebody should look at.
+func (r *run) tellEnd(committed bool) {
+	if r.panic != nil {
+		r.tell(EventPanic, codes.Internal, "")
+	}
+	switch {
+	case r.unknown || r.undecided || r.reconciles:
+	case r.out.class == classAmbiguous:
+		r.tell(EventAmbiguous, statusCode(r.err), hintAmbiguous)
+	case r.p.inTransaction && r.err == nil && !committed:
+		r.tell(EventOutsideTransaction, codes.OK, hintOutside)
+	}
 }
 
 // settle turns the handler's return into what is recorded.
@@ -355,6 +382,7 @@ func (c *call) give(r *run, st Status) (any, error) {
 		_ = grpc.SetTrailer(c.ctx, trailer)
 	}
 	mark(c.ctx, err == nil, r.out.marks(st, time.Time{}))
+	c.answered(st, statusCode(err), r.attempt)
 	if err == nil {
 		if isNil(resp) {
 			return c.p.response(nil)
@@ -366,6 +394,14 @@ func (c *call) give(r *run, st Status) (any, error) {
 		_ = grpc.SetTrailer(c.ctx, pushback(-1))
 	}
 	return nil, &handlerError{status: own, err: err}
+}
+
+// statusCode is the code that goes out for a handler's error.
+func statusCode(err error) codes.Code {
+	if err == nil {
+		return codes.OK
+	}
+	return statusOf(err).Code()
 }
 
 // handlerError is what a handler returned, with the status that goes out for it.

@@ -3,6 +3,7 @@ package interceptor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -130,38 +131,69 @@ func WithCallerlessRuns(n int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.callerless = n })
 }
 
+// WithMaxResponse bounds the marshalled responses that are kept, in bytes. A call whose response is larger gets it whole,
+// and its retries are answered RESPONSE_NOT_RETAINED: the call is not run again. The default is 4 MiB. It panics if n is
+// not positive.
+func WithMaxResponse(n int) ServerOption {
+	if n <= 0 {
+		panic("interceptor: WithMaxResponse: the bound is not positive")
+	}
+	return serverOption(func(o *serverOptions) { o.maxResponse = n })
+}
+
+// WithFingerprint takes the place of the canonical fingerprint of requests, for types whose own Marshal method does not
+// give equal requests equal bytes. f gets the full method; equal requests have to give equal bytes, on all servers. Its
+// error fails the call with INTERNAL before it runs. It panics if f is nil.
+//
+// Adding or dropping it is safe: records made without it are compared as they were made. Records made with it cannot be
+// read by a server without it: retries of those calls get RECORD_UNREADABLE there.
+func WithFingerprint(f func(ctx context.Context, method string, req any) ([]byte, error)) ServerOption {
+	if f == nil {
+		panic("interceptor: WithFingerprint: no function")
+	}
+	return serverOption(func(o *serverOptions) { o.fingerprint = f })
+}
+
+// WithFingerprintMetadata makes incoming metadata part of the request: a retry has to bring the same values under these
+// names. The default is none. Changing the names refuses retries that straddle the deploy with KEY_REUSED.
+func WithFingerprintMetadata(names ...string) ServerOption {
+	names = slices.Clone(names)
+	return serverOption(func(o *serverOptions) { o.fingerprintMetadata = names })
+}
+
 // Unary is a grpc.UnaryServerInterceptor. Put it after authentication, rate limits and validation and before what maps
 // errors: it has to see the request and the error that the client sees.
 func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	began := time.Now()
 	p, err := s.policies.of(info.FullMethod)
 	if err != nil {
 		return nil, status.Error(codes.Internal, "oncerpc: "+err.Error())
 	}
 	if p.key == oncerpcv1.MethodPolicy_IGNORED {
-		return ignore(ctx, req, handler)
+		return s.ignore(ctx, p, req, handler)
 	}
 	key, err := callKey(ctx, p, req, s.opts.common.keyFormat)
 	if err != nil {
-		return nil, refuse(ctx, p.method, refusal{reason: oncerpcv1.Reason_KEY_INVALID, message: err.Error()})
+		return nil, s.refuse(ctx, p.method, refusal{reason: oncerpcv1.Reason_KEY_INVALID, message: err.Error()}, began)
 	}
 	if key == "" {
 		if p.key == oncerpcv1.MethodPolicy_REQUIRED {
-			return nil, refuse(ctx, p.method, refusal{
+			return nil, s.refuse(ctx, p.method, refusal{
 				reason:  oncerpcv1.Reason_KEY_MISSING,
 				message: "this method needs an idempotency key: send one in metadata " + MetadataKey + ", the same on every retry",
-			})
+			}, began)
 		}
 		return handler(ctx, req)
 	}
 	if !s.enter() {
-		return nil, refuse(ctx, p.method, refusal{
+		return nil, s.refuse(ctx, p.method, refusal{
 			reason:  oncerpcv1.Reason_DRAINING,
 			message: "the server is shutting down: send the call again, it will reach another one",
 			wait:    jitter(storeWait),
-		})
+		}, began)
 	}
 	defer s.leave()
-	c, err := s.newCall(ctx, p, key, req, handler)
+	c, err := s.newCall(ctx, p, key, req, handler, began)
 	if err != nil {
 		return nil, err
 	}
@@ -182,16 +214,20 @@ func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 		ss.SetTrailer(metadata.Pairs(MetadataStatus, string(StatusIgnored)))
 		return handler(srv, ss)
 	}
-	return refusal{
+	return s.refuse(ss.Context(), info.FullMethod, refusal{
 		reason:  oncerpcv1.Reason_STREAM_UNSUPPORTED,
 		message: "streaming calls take no idempotency key: send it without " + MetadataKey,
-	}.err(info.FullMethod)
+	}, time.Now())
 }
 
 // ignore calls a handler whose method is not guarded, and tells a caller that sent a key.
-func ignore(ctx context.Context, req any, handler grpc.UnaryHandler) (any, error) {
+func (s *Server) ignore(ctx context.Context, p *policy, req any, handler grpc.UnaryHandler) (any, error) {
+	began := time.Now()
 	resp, err := handler(ctx, req)
 	if len(metadata.ValueFromIncomingContext(ctx, MetadataKey)) > 0 {
+		s.opts.common.observe(ctx, Event{
+			Kind: EventIgnored, Method: p.method, Code: status.Code(err), Duration: time.Since(began),
+		})
 		mark(ctx, err == nil, metadata.Pairs(MetadataStatus, string(StatusIgnored)))
 	}
 	return resp, err
@@ -236,22 +272,22 @@ func (s *Server) isDraining() bool {
 }
 
 // newCall finds out who sends the key and what the request is.
-func (s *Server) newCall(ctx context.Context, p *policy, key string, req any, handler grpc.UnaryHandler) (*call, error) {
+func (s *Server) newCall(ctx context.Context, p *policy, key string, req any, handler grpc.UnaryHandler, began time.Time) (*call, error) {
 	scope, err := s.scope(ctx)
 	if err != nil {
 		if st, ok := status.FromError(err); ok && st.Code() != codes.OK {
 			return nil, err
 		}
-		return nil, refuse(ctx, p.method, refusal{
+		return nil, s.refuse(ctx, p.method, refusal{
 			reason:  oncerpcv1.Reason_SCOPE_MISSING,
 			message: "the server cannot tell whose idempotency key this is: " + err.Error(),
-		})
+		}, began)
 	}
 	if scope == "" {
-		return nil, refuse(ctx, p.method, refusal{
+		return nil, s.refuse(ctx, p.method, refusal{
 			reason:  oncerpcv1.Reason_SCOPE_MISSING,
 			message: "the server cannot tell whose idempotency key this is: authenticate the call",
-		})
+		}, began)
 	}
 	msg, ok := req.(proto.Message)
 	if !ok {
@@ -259,7 +295,7 @@ func (s *Server) newCall(ctx context.Context, p *policy, key string, req any, ha
 	}
 	ids := identity{secret: s.opts.secret}
 	c := &call{
-		s: s, ctx: ctx, p: p, req: msg, handler: handler,
+		s: s, ctx: ctx, began: began, p: p, req: msg, handler: handler,
 		id:    ids.id(scope, key),
 		owner: ids.owner(scope),
 	}

@@ -15,6 +15,9 @@ const (
 	MetadataOutcome = "idempotency-outcome"
 	// MetadataFirstSeen is when the key was first claimed (RFC 3339), on replays and joins.
 	MetadataFirstSeen = "idempotency-first-seen"
+	// MetadataTruncated lists, separated by commas, what of a stored outcome was too large to keep and is missing from
+	// replays and joins: "details" (of the status), "message" (its end), "metadata" (some headers or trailers).
+	MetadataTruncated = "idempotency-truncated"
 
 	// metadataPushback is gRPC's own retry hint (gRFC A6): milliseconds to wait, negative for "do not retry".
 	metadataPushback = "grpc-retry-pushback-ms"

@@ -253,6 +253,12 @@ type Outcome struct {
 	Trailers []*Metadata `protobuf:"bytes,5,rep,name=trailers,proto3" json:"trailers,omitempty"`
 	// The response was larger than the server keeps, and was dropped.
 	ResponseDropped bool `protobuf:"varint,6,opt,name=response_dropped,json=responseDropped,proto3" json:"response_dropped,omitempty"`
+	// The status had details, which were larger than the server keeps, and were dropped.
+	DetailsDropped bool `protobuf:"varint,7,opt,name=details_dropped,json=detailsDropped,proto3" json:"details_dropped,omitempty"`
+	// The status message was longer than the server keeps, and was cut.
+	MessageCut bool `protobuf:"varint,8,opt,name=message_cut,json=messageCut,proto3" json:"message_cut,omitempty"`
+	// Headers or trailers were larger than the server keeps, and some were dropped.
+	MetadataDropped bool `protobuf:"varint,9,opt,name=metadata_dropped,json=metadataDropped,proto3" json:"metadata_dropped,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -325,6 +331,27 @@ func (x *Outcome) GetTrailers() []*Metadata {
 func (x *Outcome) GetResponseDropped() bool {
 	if x != nil {
 		return x.ResponseDropped
+	}
+	return false
+}
+
+func (x *Outcome) GetDetailsDropped() bool {
+	if x != nil {
+		return x.DetailsDropped
+	}
+	return false
+}
+
+func (x *Outcome) GetMessageCut() bool {
+	if x != nil {
+		return x.MessageCut
+	}
+	return false
+}
+
+func (x *Outcome) GetMetadataDropped() bool {
+	if x != nil {
+		return x.MetadataDropped
 	}
 	return false
 }
@@ -410,14 +437,18 @@ const file_oncerpc_v1_record_proto_rawDesc = "" +
 	"\aRUNNING\x10\x01\x12\r\n" +
 	"\tABANDONED\x10\x02\x12\f\n" +
 	"\bRELEASED\x10\x03\x12\b\n" +
-	"\x04DONE\x10\x04\"\xef\x01\n" +
+	"\x04DONE\x10\x04\"\xe4\x02\n" +
 	"\aOutcome\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\fR\x06status\x12#\n" +
 	"\rresponse_type\x18\x02 \x01(\tR\fresponseType\x12\x1a\n" +
 	"\bresponse\x18\x03 \x01(\fR\bresponse\x12.\n" +
 	"\aheaders\x18\x04 \x03(\v2\x14.oncerpc.v1.MetadataR\aheaders\x120\n" +
 	"\btrailers\x18\x05 \x03(\v2\x14.oncerpc.v1.MetadataR\btrailers\x12)\n" +
-	"\x10response_dropped\x18\x06 \x01(\bR\x0fresponseDropped\"4\n" +
+	"\x10response_dropped\x18\x06 \x01(\bR\x0fresponseDropped\x12'\n" +
+	"\x0fdetails_dropped\x18\a \x01(\bR\x0edetailsDropped\x12\x1f\n" +
+	"\vmessage_cut\x18\b \x01(\bR\n" +
+	"messageCut\x12)\n" +
+	"\x10metadata_dropped\x18\t \x01(\bR\x0fmetadataDropped\"4\n" +
 	"\bMetadata\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
 	"\x06values\x18\x02 \x03(\fR\x06valuesB7Z5github.com/oncerpc/oncerpc/proto/oncerpc/v1;oncerpcv1b\x06proto3"
