@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"crypto/rand"
+	"errors"
 	"testing"
 
 	"github.com/oncerpc/oncerpc/store"
@@ -67,7 +68,10 @@ func cycle(b *testing.B, s store.Store) store.Claim {
 		Lease:       lease,
 	}
 	rec, err := s.Begin(b.Context(), cl)
-	if err == nil && rec.HeldBy(cl.Token) {
+	if err == nil && !rec.HeldBy(cl.Token) {
+		err = errors.New("a claim on a fresh ID is not held")
+	}
+	if err == nil {
 		err = s.Finish(b.Context(), cl.ID, cl.Token, store.End{State: store.Done, Outcome: make([]byte, 150), Retention: retention})
 	}
 	if err != nil {

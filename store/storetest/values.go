@@ -107,6 +107,7 @@ var valueCases = []testCase{
 func (c *check) unshared(id store.ID, read func() store.Record) {
 	c.t.Helper()
 	want := c.get(id)
+	want.Fingerprint, want.Outcome = bytes.Clone(want.Fingerprint), bytes.Clone(want.Outcome)
 	for range 2 {
 		got := read()
 		clear(got.Fingerprint)
