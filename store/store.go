@@ -61,14 +61,15 @@ type Claim struct {
 	Method string
 	// Fingerprint tells requests apart. It is opaque and compared as bytes.
 	Fingerprint []byte
-	// Lease is how long the claim stands without being renewed, on stores shared by processes. A store whose claims
-	// cannot outlive its process ignores it.
+	// Lease is how long the claim stands without being renewed, on stores shared by processes. 0 is a lease without an
+	// end. A store whose claims cannot outlive its process ignores it.
 	Lease time.Duration
 	// TakeoverBelow permits Begin to take over an abandoned claim with the same fingerprint and fewer attempts than
 	// this. 0 permits none.
 	TakeoverBelow int
-	// Volatile permits the store to keep this claim so that it vanishes with the process: after a crash the ID is
-	// absent instead of abandoned. It is a permission, not an order.
+	// Volatile permits the store to keep this claim so that it vanishes with the process: after a crash the record is
+	// what it was before the claim, instead of abandoned. It is a permission, not an order, and it ends with Finish,
+	// whose end is kept like any other.
 	Volatile bool
 }
 
@@ -89,7 +90,7 @@ type Record struct {
 	First, Started, Ended, Expires, Now time.Time
 	// Ambiguous marks a Done record whose outcome does not tell whether the effect happened.
 	Ambiguous bool
-	// Outcome is what Finish or Resolve was given. It is opaque.
+	// Outcome is what Finish or Resolve was given, empty while Running. It is opaque, and nil is the same as empty.
 	Outcome []byte
 }
 
@@ -102,7 +103,7 @@ type End struct {
 	State State
 	// Ambiguous marks a Done outcome that does not tell whether the effect happened.
 	Ambiguous bool
-	// Outcome is kept with the record, for Released too: callers that wait elsewhere read it.
+	// Outcome is kept with the record in every State: callers that wait elsewhere read that of a Released one.
 	Outcome []byte
 	// Retention is how long from now a Done or Released record is kept. Abandoned ones are kept until they are resolved.
 	Retention time.Duration
@@ -112,8 +113,9 @@ type End struct {
 //
 // Values go in and come out: a store neither keeps nor shares the slices that it is given or gives. The store's own
 // clock decides expiry and leases. An expired record is absent from the exact instant of Expires on, whether it has
-// been swept or not. A context that is done before an operation takes effect withdraws it and its error is returned,
-// wrapped or not; a claim may then still stand, as after any error.
+// been swept or not. A context that is done before the call withdraws it: nothing changes, and the context's error is
+// returned, wrapped or not. One that ends during the call may withdraw it: after the context's error the operation took
+// effect or not, as after any other, and after nil it did. What took effect does not depend on the context any more.
 type Store interface {
 	// Begin claims c.ID for c.Token, or tells what stands in the way. It is one atomic step, in this order:
 	//
@@ -122,8 +124,8 @@ type Store interface {
 	//  3. The record is Running under c.Token (this Begin was sent before): claimed, and nothing changes. It is
 	//     Running under another token, or Done: the record is returned.
 	//  4. The record is Released: claimed, with the same First and Attempt. Its outcome is gone.
-	//  5. The record is Abandoned: claimed with Attempt + 1 and the same First if Attempt < c.TakeoverBelow;
-	//     otherwise the record is returned.
+	//  5. The record is Abandoned: claimed with Attempt + 1 and the same First if Attempt < c.TakeoverBelow, and its
+	//     outcome is gone; otherwise the record is returned.
 	//
 	// The claim is held if and only if the returned record is HeldBy(c.Token). After an error it may or may not stand,
 	// except after [ErrFull], which claims nothing. Errors: ErrFull, [ErrUnreadable], [ErrUnusable], or a failure.
@@ -151,9 +153,10 @@ type Waiter interface {
 
 // Renewer is the power to prolong a lease. Stores shared by processes have it.
 type Renewer interface {
-	// Renew makes the lease of a claim end no earlier than lease from now. A claim that was abandoned because its lease
-	// ended, and was not taken over, is Running again. If token no longer names the record's claim, or its run has
-	// ended, the answer is [ErrLost].
+	// Renew makes the lease of a claim end no earlier than lease from now, and never earlier than it would have. The
+	// lease is over from the exact instant of its end on. A claim that was abandoned because its lease ended, and was
+	// not taken over, is Running again. If token no longer names the record's claim, or its run has ended (Finish with
+	// Abandoned ends it too), the answer is [ErrLost], and nothing changes.
 	Renew(ctx context.Context, id ID, token Token, lease time.Duration) error
 }
 
@@ -185,9 +188,9 @@ type Lister interface {
 
 // Resolver is the power to set by hand what a crash or an ambiguous outcome left open.
 type Resolver interface {
-	// Resolve ends a record that is Abandoned, or Done and Ambiguous, under the token was: it becomes e, and token
-	// replaces was. If the record is under token already, the answer is nil: this Resolve was sent before. Anything
-	// else is [ErrLost], and nothing changes.
+	// Resolve ends a record that is Abandoned, or Done and Ambiguous, under the token was: it becomes e, which is Done
+	// or Released, and token replaces was. Attempt and First stay. If the record is under token already, the answer is
+	// nil: this Resolve was sent before. Anything else is [ErrLost], and nothing changes.
 	Resolve(ctx context.Context, id ID, was, token Token, e End) error
 }
 

@@ -63,7 +63,7 @@ func (c *check) settle() {
 		synctest.Wait()
 		return
 	}
-	time.Sleep(50 * time.Millisecond) // outside a bubble nothing tells that they have
+	time.Sleep(20 * time.Millisecond) // outside a bubble nothing tells that they have
 }
 
 // power returns the power P of the store, or skips the case.
