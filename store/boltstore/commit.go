@@ -269,12 +269,21 @@ func (s *Store) write(take func() []*op) error {
 	case errors.Is(err, errNothing):
 		return nil
 	case outOfRoom(err) && !s.visible(id):
-		s.mu.Lock()
-		s.sweepFrom = s.clock.now().Add(time.Second)
-		s.mu.Unlock()
+		s.backOff(time.Since(started))
 		return fmt.Errorf("%w: %w", store.ErrFull, err)
 	}
 	return s.latch(err)
+}
+
+// backOff spares a full store commits that would fail as well. bbolt goes through the whole file after each of them, so
+// that a large one would do nothing else; claims are refused meanwhile, and what ends a run is still tried.
+func (s *Store) backOff(took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sweepFrom = s.clock.now().Add(time.Second)
+	if took > 100*time.Millisecond {
+		s.fullUntil = s.clock.now().Add(sweepPace * took)
+	}
 }
 
 // update is db.Update, with panics of the transaction turned into errors: of pages that make no sense, or that the

@@ -46,6 +46,7 @@ type Store struct {
 	open      map[uint8]*segment
 	expiring  expiring
 	sweepFrom time.Time
+	fullUntil time.Time // no claim is tried before
 	lists     map[*listing]struct{}
 	commits   uint64
 
