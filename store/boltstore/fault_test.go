@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/bbolt"
 
 	"github.com/oncerpc/oncerpc/store"
 	"github.com/oncerpc/oncerpc/store/boltstore"
@@ -105,6 +106,11 @@ func TestCommitFailure(t *testing.T) {
 			finish(t, s, running, done("late"))
 			finish(t, s, c, done("c"))
 			require.NoError(t, s.Close())
+			edit(t, path, func(tx *bbolt.Tx) error {
+				last, _ := tx.Bucket([]byte("oncerpc")).Bucket([]byte("running")).Cursor().Last()
+				require.Equal(t, []byte{0, 0, 0, 1}, last, "the slot of the claim that was refused is used again")
+				return nil
+			})
 			s = open(t, path)
 			require.Equal(t, "late", string(get(t, s, running.ID).Outcome))
 			require.Equal(t, "c", string(get(t, s, c.ID).Outcome))
