@@ -24,7 +24,9 @@ const (
 // fit cuts an outcome's metadata and status to what is sent safely, and marks what is cut: details of the status first,
 // then the end of its message, then the largest metadata. It returns the status to keep; nil is OK.
 func fit(o *oncerpcv1.Outcome, st *spb.Status) *spb.Status {
-	over := func() bool { return marksSize+statusSize(st)+metadataSize(o.Headers)+metadataSize(o.Trailers) > maxHeaders }
+	over := func() bool {
+		return marksSize+statusSize(st)+metadataSize(o.Headers)+metadataSize(o.Trailers) > maxHeaders
+	}
 	if st != nil && over() && len(st.Details) > 0 {
 		st.Details = nil
 		o.DetailsDropped = true
