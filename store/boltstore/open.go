@@ -80,8 +80,8 @@ func openDB(path string) (db *bbolt.DB, err error) {
 			return file, err
 		},
 	}
-	if strconv.IntSize == 64 && runtime.GOOS != "windows" {
-		o.InitialMmapSize = mapSize
+	if size := int64(mapSize); strconv.IntSize == 64 && runtime.GOOS != "windows" {
+		o.InitialMmapSize = int(size)
 	}
 	db, err = bbolt.Open(path, 0o600, o)
 	if err != nil {
