@@ -129,9 +129,13 @@ func TestClientCallOptions(t *testing.T) {
 	})
 	t.Run("parallel_calls_share_options_and_context", func(t *testing.T) {
 		var finished, inner atomic.Int64
+		var failed sync.Map // keys
 		h := newClientHarness(t, interceptor.NewClient(interceptor.WithBackoff(1, 1)), func(ctx context.Context, n int, _ any) (*testpb.Response, error) {
 			if n%10 == 0 {
-				return nil, errClientUnavailable
+				key := metadata.ValueFromIncomingContext(ctx, interceptor.MetadataKey)[0]
+				if _, again := failed.LoadOrStore(key, true); !again {
+					return nil, errClientUnavailable
+				}
 			}
 			return clientExecuted(ctx)
 		},
