@@ -120,18 +120,16 @@ func TestClientUnguarded(t *testing.T) {
 	}
 	for name, first := range map[string]string{"without_a_status": "", "ignored": "ignored"} {
 		clientBubble(t, "OK_"+name+"_ends_retries_until_a_status_comes", func(t *testing.T) {
-			var events []string
-			once := interceptor.NewClient(interceptor.WithAttempts(2), interceptor.WithClientEvents(func(kind, method string) {
-				if kind != "retry" {
-					require.Equal(t, testpb.TestService_Guarded_FullMethodName, method)
-					events = append(events, kind)
-				}
-			}))
+			seen := new(events)
+			once := interceptor.NewClient(interceptor.WithAttempts(2), interceptor.WithObserver(seen))
 			mark, failing := first, false
 			h := newClientHarness(t, once, script(&mark, &failing))
 			_, err := h.Guarded(t.Context(), &testpb.Request{})
 			require.NoError(t, err)
-			require.Equal(t, []string{map[string]string{"": "unguarded", "ignored": "ignored"}[first]}, events)
+			require.Equal(t, testpb.TestService_Guarded_FullMethodName, seen.all[0].Method)
+			require.Equal(t, kinds(map[string]interceptor.EventKind{
+				"": interceptor.EventUnguarded, "ignored": interceptor.EventIgnored,
+			}[first]), seen.take())
 
 			mark, failing = "", true
 			attempts := func(call func() error) int {
@@ -162,12 +160,14 @@ func TestClientUnguarded(t *testing.T) {
 		})
 	}
 	clientBubble(t, "status_in_the_header_of_an_OK_is_enough", func(t *testing.T) {
-		once := interceptor.NewClient(interceptor.WithClientEvents(func(kind, _ string) { t.Error(kind) }))
+		seen := new(events)
+		once := interceptor.NewClient(interceptor.WithObserver(seen))
 		h := newClientHarness(t, once, func(ctx context.Context, _ int, _ any) (*testpb.Response, error) {
 			return &testpb.Response{}, grpc.SetHeader(ctx, metadata.Pairs(interceptor.MetadataStatus, "executed"))
 		})
 		_, err := h.Guarded(t.Context(), &testpb.Request{})
 		require.NoError(t, err)
+		require.Empty(t, seen.take())
 	})
 	clientBubble(t, "status_on_an_error_shows_that_the_method_is_guarded", func(t *testing.T) {
 		mark, failing := "", false

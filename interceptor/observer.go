@@ -78,6 +78,7 @@ type Event struct {
 // Observer is told what servers and clients do. Observe is called synchronously, from many goroutines, and must not
 // block.
 type Observer interface {
+	// Observe is told of one event.
 	Observe(ctx context.Context, e Event)
 }
 

@@ -52,8 +52,8 @@ func TestCommit(t *testing.T) {
 	})
 	t.Run("refuses_another_store", func(t *testing.T) {
 		r, s := newRun()
-		requireRefused(t, r, new(storetest.Memory))
-		requireRefused(t, r, nil)
+		_ = requireRefused(t, r, new(storetest.Memory))
+		_ = requireRefused(t, r, nil)
 		requireOpen(t, r, s)
 	})
 	t.Run("accepts_a_store_that_the_runs_store_wraps", func(t *testing.T) {
@@ -63,15 +63,15 @@ func TestCommit(t *testing.T) {
 		for _, s := range []store.Store{outer, middle, inner} {
 			requireOpen(t, store.NewRun(outer, id, token, encode), s)
 		}
-		requireRefused(t, store.NewRun(inner, id, token, encode), outer)
-		requireRefused(t, store.NewRun(&opaque{inner}, id, token, encode), inner)
+		_ = requireRefused(t, store.NewRun(inner, id, token, encode), outer)
+		_ = requireRefused(t, store.NewRun(&opaque{inner}, id, token, encode), inner)
 	})
 	t.Run("refuses_a_second_transaction_at_the_same_time", func(t *testing.T) {
 		r, s := newRun()
 		require.NoError(t, r.Commit(s, func(p put) error {
-			requireRefused(t, r, s)
+			_ = requireRefused(t, r, s)
 			err := commits("first")(p)
-			requireRefused(t, r, s)
+			_ = requireRefused(t, r, s)
 			return err
 		}))
 		requireCommitted(t, r, "first")
@@ -120,7 +120,7 @@ func TestCommit(t *testing.T) {
 	t.Run("refuses_after_the_handler_has_returned", func(t *testing.T) {
 		r, s := newRun()
 		requireNothing(t, r)
-		requireRefused(t, r, s)
+		_ = requireRefused(t, r, s)
 		requireNothing(t, r)
 	})
 	t.Run("transaction_without_an_outcome_is_an_error", func(t *testing.T) {
@@ -224,7 +224,7 @@ func TestEnded(t *testing.T) {
 				close(goOn)
 				<-ended
 				require.Equal(t, end == nil, committed)
-				require.Equal(t, end == store.ErrUnusable, unknown)
+				require.Equal(t, errors.Is(end, store.ErrUnusable), unknown)
 			})
 		}
 	})
@@ -245,10 +245,10 @@ func TestEnded(t *testing.T) {
 				r.Ended()
 			}()
 			requirePending(t, ended)
-			requireRefused(t, r, s)
+			_ = requireRefused(t, r, s)
 			close(goOn)
 			<-rolledBack
-			requireRefused(t, r, s)
+			_ = requireRefused(t, r, s)
 			<-ended
 			requireNothing(t, r)
 		})

@@ -237,7 +237,7 @@ func (s *Store) finishOnly(b *batch, full error) {
 		return
 	}
 	if errors.Is(err, store.ErrFull) {
-		err = fmt.Errorf("no room: %v", err) // ErrFull is an answer to Begin alone
+		err = fmt.Errorf("no room: %v", err) //nolint:errorlint // ErrFull is an answer to Begin alone
 	}
 	for _, o := range rest {
 		o.rec, o.err = store.Record{}, err

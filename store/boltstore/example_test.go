@@ -16,7 +16,7 @@ func ExampleOpen() {
 	if err != nil {
 		panic(err)
 	}
-	defer os.RemoveAll(folder)
+	defer func() { _ = os.RemoveAll(folder) }()
 	records, err := boltstore.Open(filepath.Join(folder, "idempotency.db"))
 	if err != nil {
 		panic(err)

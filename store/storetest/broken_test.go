@@ -45,7 +45,7 @@ func (f fault) open(t *testing.T) storetest.Subject {
 	t.Cleanup(shut)
 	s := f.on(open, new(storetest.Memory))
 	return storetest.Subject{Store: s, Reopen: func() store.Store {
-		m := s.Memory.Reopen()
+		m := s.Reopen()
 		if s.reopen != nil {
 			m = s.reopen(m)
 		}
@@ -124,7 +124,7 @@ func (s *broken) now(id store.ID) store.Record {
 
 // edit changes the record of id behind the store's back.
 func (s *broken) edit(id store.ID, change func(r *store.Record)) {
-	s.Memory.Edit(id, func(r *store.Record, _ *time.Time) { change(r) })
+	s.Edit(id, func(r *store.Record, _ *time.Time) { change(r) })
 }
 
 // beforeBegin makes do come before every Begin; it may change the claim, and sees the record that stands.

@@ -14,7 +14,7 @@ var beginFaults = []fault{
 	{"first_begin_looks_before_it_claims", "race/one_of_many_first_begins_is_held", func(s *broken) {
 		s.beforeBegin(func(c *store.Claim, was store.Record) {
 			if was.State == store.Absent {
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				s.edit(c.ID, func(r *store.Record) { r.Expires = r.Started })
 			}
 		})
@@ -22,7 +22,7 @@ var beginFaults = []fault{
 	{"takeover_looks_before_it_claims", "race/one_of_many_takeovers_is_held", func(s *broken) {
 		s.beforeBegin(func(c *store.Claim, was store.Record) {
 			if was.State == store.Abandoned && was.Attempt < c.TakeoverBelow {
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				s.edit(c.ID, func(r *store.Record) { r.State, r.Attempt = was.State, was.Attempt })
 			}
 		})
@@ -30,7 +30,7 @@ var beginFaults = []fault{
 	{"release_is_claimed_by_many", "race/one_of_many_begins_on_a_release_is_held", func(s *broken) {
 		s.beforeBegin(func(c *store.Claim, was store.Record) {
 			if was.State == store.Released && bytes.Equal(was.Fingerprint, c.Fingerprint) {
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				s.edit(c.ID, func(r *store.Record) { r.State = was.State })
 			}
 		})

@@ -60,7 +60,7 @@ var powerFaults = []fault{
 	{"renew_shortens", "renew/renewal_does_not_shorten_a_lease", func(s *broken) {
 		s.renew = func(ctx context.Context, id store.ID, token store.Token, lease time.Duration) error {
 			err := s.Memory.Renew(ctx, id, token, lease)
-			s.Memory.Edit(id, func(r *store.Record, end *time.Time) {
+			s.Edit(id, func(r *store.Record, end *time.Time) {
 				if err == nil && !end.IsZero() {
 					*end = time.Now().Add(lease)
 				}
@@ -142,7 +142,7 @@ var powerFaults = []fault{
 		s.list = func(ctx context.Context, q store.Query) iter.Seq2[store.Record, error] {
 			return func(yield func(store.Record, error) bool) {
 				for _, id := range s.IDs() {
-					s.Memory.Edit(id, func(r *store.Record, _ *time.Time) {
+					s.Edit(id, func(r *store.Record, _ *time.Time) {
 						if !r.Expires.IsZero() {
 							r.Expires = time.Now().Add(time.Hour)
 						}
