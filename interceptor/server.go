@@ -29,6 +29,45 @@ const (
 // Server makes retries of unary calls harmless: it runs the handler once per scope and key, keeps what it ended with,
 // and answers every retry with that. [NewServer] makes one. Its methods may be called concurrently. Several Servers may
 // share one store.
+//
+// # Outcomes
+//
+// What becomes of an error is the question "did, or could, the effect happen?" and not one of its code. Codes that say
+// no by themselves are final; every other error is kept as ambiguous, because the effect may have happened. A handler
+// that knows better says so with [Final] or [NoEffect], or the method's policy does under outcomes.
+//
+// When a server dies while a handler runs, nobody knows whether its effect happened. The next call gets
+// OUTCOME_UNKNOWN, unless the method's policy lets it run again (RERUN, see [Attempt]), or [WithReconcile] can find out;
+// [Server.Resolve] settles it by hand.
+//
+// # Guarantees
+//
+// For one scope and key at most one handler run is under way at a time, over all servers that share the store. Once a
+// recorded outcome has been given to any caller, every later call with that key gets it until its retention has passed.
+// An effect happens at most once, unless a handler says that nothing happened, or the method opted in to be run again.
+//
+// # Limits
+//
+// Order in the chain: recovery, logging, authentication, rate limit, validation, then this, then what maps errors, then
+// the handler. Interceptors outside see a replay as they see a run; what they put into the context that ends with the
+// RPC, such as a transaction, does not live as long as a handler here may: put such things inside.
+//
+// A guarded handler runs in its own goroutine, on a context that keeps the RPC's values and not its cancellation: the
+// caller may leave, and the outcome is kept for its retry. The transport stream in that context is a recorder, so
+// grpc.SetSendCompressor and grpc.ClientSupportedCompressors fail inside of it. Metadata that gRPC would refuse to send
+// is dropped instead.
+//
+// Fingerprints tell requests apart by their canonical bytes, also between servers of two schema versions, as long as
+// clients marshal deterministically, which this package's client does: give servers a new field before clients send it.
+//
+// Streams are not guarded; one that carries a key is refused by [Server.Stream].
+//
+// # Design
+//
+// The handler's goroutine is separate so that an abandoned handler neither holds a stream of its connection nor loses
+// its outcome. The run and its duplicates meet in memory, so that a burst costs the store one claim. Everything that
+// could be lost between an effect and its record is written before the answer, and nothing is run again because a write
+// failed: an error from the store means "unknown", and is settled by the claim's token.
 type Server struct {
 	store    store.Store
 	waiter   store.Waiter  // nil: the store is polled
