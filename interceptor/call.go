@@ -186,9 +186,10 @@ func (c *call) mayTakeOver(rec store.Record) bool {
 func (s *Server) releaseLater(claim store.Claim, retention time.Duration) {
 	s.mu.Lock()
 	s.work++
+	s.releases++
 	s.mu.Unlock()
 	go func() {
-		defer s.leave()
+		defer s.released()
 		_ = s.untilSettled(func(ctx context.Context) error { // whatever the end, nobody runs under this claim
 			rec, err := s.store.Get(ctx, claim.ID)
 			if err != nil || !rec.HeldBy(claim.Token) {
@@ -202,6 +203,13 @@ func (s *Server) releaseLater(claim store.Claim, retention time.Duration) {
 			return s.store.Finish(ctx, claim.ID, claim.Token, e)
 		})
 	}()
+}
+
+func (s *Server) released() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.releases--
+	s.workDone()
 }
 
 // untilSettled repeats an operation of the store until its result says what stands there, or that nothing will succeed.

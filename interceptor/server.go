@@ -81,6 +81,7 @@ type Server struct {
 	watches    map[store.ID]*watch // of runs elsewhere that callers here wait for
 	waiting    int                 // callers in runs and watches
 	callerless int                 // runs whose caller has left
+	releases   int                 // claims that are being given back
 	work       int                 // keyed calls, runs and releases under way: what Drain waits for
 	idle       chan struct{}       // closed when draining and work is 0
 	draining   chan struct{}       // closed by Drain
@@ -382,7 +383,7 @@ func (s *Server) Drain(ctx context.Context) error {
 	default:
 		close(s.expelled)
 	}
-	return fmt.Errorf("interceptor: drain: %d runs left: %w", len(s.runs), ctx.Err())
+	return fmt.Errorf("interceptor: drain: %d runs left, and %d claims to give back: %w", len(s.runs), s.releases, ctx.Err())
 }
 
 func (s *Server) cancelRuns() {
