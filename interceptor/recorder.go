@@ -12,7 +12,8 @@ import (
 var errHeaderSent = errors.New("transport: SendHeader called multiple times")
 
 // recorder keeps what a handler sets as header and trailer. The handler may outlive its RPC: then the recorder answers
-// from its buffer and leaves the transport alone.
+// from its buffer and leaves the transport alone. Goroutines of the handler's may outlive the handler: what they set
+// belongs to no outcome any more.
 type recorder struct {
 	grpc.ServerTransportStream // embedded, so that the interface may grow
 
@@ -20,12 +21,16 @@ type recorder struct {
 	header, trailer metadata.MD
 	sent            bool // the handler has sent the header
 	left            bool // the RPC is over
+	closed          bool // the handler has returned
 }
 
 // SetHeader adds to the header.
 func (r *recorder) SetHeader(md metadata.MD) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.closed {
+		return nil
+	}
 	if r.sent {
 		return errHeaderSent
 	}
@@ -37,6 +42,9 @@ func (r *recorder) SetHeader(md metadata.MD) error {
 func (r *recorder) SendHeader(md metadata.MD) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.closed {
+		return nil
+	}
 	if r.sent {
 		return errHeaderSent
 	}
@@ -52,7 +60,9 @@ func (r *recorder) SendHeader(md metadata.MD) error {
 func (r *recorder) SetTrailer(md metadata.MD) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.trailer = metadata.Join(r.trailer, sendable(md))
+	if !r.closed {
+		r.trailer = metadata.Join(r.trailer, sendable(md))
+	}
 	return nil
 }
 
@@ -61,6 +71,13 @@ func (r *recorder) leave() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.left = true
+}
+
+// close tells the recorder that the handler has returned: what is set from now on comes too late.
+func (r *recorder) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
 }
 
 // recorded returns what was set so far.

@@ -181,6 +181,9 @@ func (r *run) execute(req any, handler grpc.UnaryHandler) {
 func (r *run) conclude(resp any, err error) {
 	defer r.cancel(context.Canceled)
 	e, committed, unknown := r.commit.Ended()
+	if r.recorder != nil {
+		r.recorder.close()
+	}
 	switch {
 	case unknown:
 		r.unknown = true
