@@ -28,6 +28,7 @@ type call struct {
 	id          store.ID
 	owner       [8]byte
 	fingerprint []byte
+	asked       time.Time // when the last Begin was sent
 	waitUntil   time.Time // when this call stops waiting for another; zero: it has not begun to
 	takeover    int       // Begin may take over an abandoned claim below this attempt
 	ran         int       // the attempt of the run made for this call; 0: none
@@ -154,6 +155,7 @@ func (c *call) begin() (store.Record, store.Token, error) {
 
 // tryBegin does not end with the caller: after a cancelled Begin nobody would know whether the claim stands.
 func (c *call) tryBegin(claim store.Claim) (store.Record, error) {
+	c.asked = time.Now()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), storeTimeout)
 	defer cancel()
 	return c.s.store.Begin(ctx, claim)

@@ -56,6 +56,7 @@ type run struct {
 	fingerprint []byte
 	first       time.Time // on the store's clock
 	attempt     int
+	claimed     time.Time       // here, before the store was asked for the claim
 	began       time.Time       // here
 	ctx         context.Context // the handler's
 	recorder    *recorder       // nil without a transport stream
@@ -94,7 +95,7 @@ func (c *call) start(rec store.Record, handler grpc.UnaryHandler) (any, error) {
 	}
 	r := &run{
 		s: c.s, p: c.p, reconciles: c.reconciling, id: c.id, token: rec.Token, fingerprint: c.fingerprint,
-		first: rec.First, attempt: rec.Attempt, began: time.Now(),
+		first: rec.First, attempt: rec.Attempt, claimed: c.asked, began: time.Now(),
 		ended: make(chan struct{}), stalled: make(chan struct{}), settled: make(chan struct{}),
 	}
 	if stream := grpc.ServerTransportStreamFromContext(c.ctx); stream != nil {
@@ -287,8 +288,11 @@ func (r *run) finished(result error) {
 
 // renew keeps the lease while the handler runs and its outcome is not settled.
 func (r *run) renew() {
-	end := r.began.Add(r.p.lease)
-	wait := r.p.lease / 3
+	// The store being away says nothing about the claim, until the lease has ended by our own clock. It began no sooner
+	// than it was asked for.
+	end := time.AfterFunc(time.Until(r.claimed.Add(r.p.lease)), func() { r.cancel(ErrSuperseded) })
+	defer end.Stop()
+	wait := time.Until(r.claimed.Add(r.p.lease / 3))
 	for {
 		timer := time.NewTimer(wait)
 		select {
@@ -303,16 +307,12 @@ func (r *run) renew() {
 		cancel()
 		switch {
 		case err == nil:
-			end = asked.Add(r.p.lease)
+			end.Reset(time.Until(asked.Add(r.p.lease)))
 			wait = r.p.lease / 3
 		case errors.Is(err, store.ErrLost):
 			r.cancel(ErrSuperseded)
 			return
 		default:
-			// The store being away says nothing about the claim, until the lease has ended by our own clock.
-			if !time.Now().Before(end) {
-				r.cancel(ErrSuperseded)
-			}
 			wait = max(r.p.lease/10, time.Millisecond)
 		}
 	}
