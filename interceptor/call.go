@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -82,6 +83,9 @@ func (c *call) serve() (any, error) {
 			return nil, status.FromContextError(c.ctx.Err()).Err()
 		}
 		if r := c.s.localRun(c.id); r != nil {
+			if c.inside(r) {
+				return nil, errInside
+			}
 			return c.joinRun(r)
 		}
 		rec, token, err := c.begin()
@@ -121,6 +125,15 @@ func (c *call) serve() (any, error) {
 		}
 	}
 }
+
+// inside reports whether this call was made with the context of the run that it would wait for.
+func (c *call) inside(r *run) bool {
+	outer, _ := c.ctx.Value(runKey{}).(*run)
+	return outer == r
+}
+
+var errInside = status.Error(codes.Internal, "oncerpc: this call is made by the run that it would have to wait for: "+
+	"the interceptor is twice in the server's chain, or the handler calls its own method with its own key")
 
 // begin asks the store for the claim. If it is held under the token returned, this call has to run or to release it.
 func (c *call) begin() (store.Record, store.Token, error) {
