@@ -193,7 +193,7 @@ func (c *call) answer(o outcome, st Status, first time.Time) (any, error) {
 	switch {
 	case o.class == classReleased:
 		var wait time.Duration
-		failed, wait = withRetryInfo(failed, jitter(minWait))
+		failed, wait = o.withRetryInfo(failed)
 		_ = grpc.SetTrailer(c.ctx, pushback(wait))
 	case st != StatusUnrecorded && o.stopsRetries(failed.Code()):
 		_ = grpc.SetTrailer(c.ctx, pushback(-1))

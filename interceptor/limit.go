@@ -24,9 +24,7 @@ const (
 // fit cuts an outcome's metadata and status to what is sent safely, and marks what is cut: details of the status first,
 // then the end of its message, then the largest metadata. It returns the status to keep; nil is OK.
 func fit(o *oncerpcv1.Outcome, st *spb.Status) *spb.Status {
-	over := func() bool {
-		return marksSize+statusSize(st)+metadataSize(o.Headers)+metadataSize(o.Trailers) > maxHeaders
-	}
+	over := func() bool { return tooLarge(o, st) }
 	if st != nil && over() && len(st.Details) > 0 {
 		st.Details = nil
 		o.DetailsDropped = true
@@ -40,6 +38,11 @@ func fit(o *oncerpcv1.Outcome, st *spb.Status) *spb.Status {
 		o.MetadataDropped = true
 	}
 	return st
+}
+
+// tooLarge reports whether an answer with o's metadata and st may not arrive.
+func tooLarge(o *oncerpcv1.Outcome, st *spb.Status) bool {
+	return marksSize+statusSize(st)+metadataSize(o.Headers)+metadataSize(o.Trailers) > maxHeaders
 }
 
 // cut shortens s to at most n bytes, at a character's end.

@@ -304,15 +304,17 @@ func (o outcome) stopsRetries(code codes.Code) bool {
 }
 
 // withRetryInfo adds a hint when to try again to a released error that is given to callers who did not run, so that a
-// downstream that just said "overloaded" is not hit by all of them at once. A hint of the handler's own stands.
-func withRetryInfo(st *status.Status, wait time.Duration) (*status.Status, time.Duration) {
+// downstream that just said "overloaded" is not hit by all of them at once. A hint of the handler's own stands, and the
+// pushback follows it. Where the hint would make the answer too large to arrive, the pushback has to do.
+func (o outcome) withRetryInfo(st *status.Status) (*status.Status, time.Duration) {
 	for _, d := range st.Details() {
 		if info, ok := d.(*errdetails.RetryInfo); ok {
-			return st, info.GetRetryDelay().AsDuration()
+			return st, jitter(max(info.GetRetryDelay().AsDuration(), minWait))
 		}
 	}
+	wait := jitter(minWait)
 	with, err := st.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
-	if err != nil {
+	if err != nil || tooLarge(o.msg, with.Proto()) {
 		return st, wait
 	}
 	return with, wait
