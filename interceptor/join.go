@@ -18,11 +18,16 @@ func (s *Server) localRun(id store.ID) *run {
 	return s.runs[id]
 }
 
-func (s *Server) register(r *run) {
+// register makes r findable, unless Drain's time is over.
+func (s *Server) register(r *run) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.cutOff {
+		return false
+	}
 	s.runs[r.id] = r
 	s.work++
+	return true
 }
 
 func (s *Server) unregister(r *run) {

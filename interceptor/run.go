@@ -102,9 +102,13 @@ func (c *call) start(rec store.Record, handler grpc.UnaryHandler) (any, error) {
 		r.recorder = &recorder{ServerTransportStream: stream}
 	}
 	r.commit = store.NewRun(c.s.store, r.id, r.token, r.encode)
-	c.ran = r.attempt
 	r.ctx = r.context(c.ctx)
-	c.s.register(r)
+	if !c.s.register(r) {
+		r.cancel(ErrDraining)
+		c.s.releaseLater(store.Claim{ID: rec.ID, Token: rec.Token}, c.p.retention)
+		return nil, c.refuse(drainingRefusal())
+	}
+	c.ran = r.attempt
 	go r.execute(c.req, handler)
 	select {
 	case <-r.settled:

@@ -85,7 +85,8 @@ type Server struct {
 	work       int                 // keyed calls, runs and releases under way: what Drain waits for
 	idle       chan struct{}       // closed when draining and work is 0
 	draining   chan struct{}       // closed by Drain
-	expelled   chan struct{}       // closed when Drain's time is over
+	cutOff     bool                // Drain's time is over: no run begins any more
+	expelled   chan struct{}       // closed a second later
 }
 
 type serverOptions struct {
@@ -226,11 +227,7 @@ func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		return handler(ctx, req)
 	}
 	if !s.enter() {
-		return nil, s.refuse(ctx, p.method, refusal{
-			reason:  oncerpcv1.Reason_DRAINING,
-			message: "the server is shutting down: send the call again, it will reach another one",
-			wait:    jitter(storeWait),
-		}, began)
+		return nil, s.refuse(ctx, p.method, drainingRefusal(), began)
 	}
 	defer s.leave()
 	c, err := s.newCall(ctx, p, key, req, handler, began)
@@ -271,6 +268,14 @@ func (s *Server) ignore(ctx context.Context, p *policy, req any, handler grpc.Un
 		mark(ctx, err == nil, metadata.Pairs(MetadataStatus, string(StatusIgnored)))
 	}
 	return resp, err
+}
+
+func drainingRefusal() refusal {
+	return refusal{
+		reason:  oncerpcv1.Reason_DRAINING,
+		message: "the server is shutting down: send the call again, it will reach another one",
+		wait:    jitter(storeWait),
+	}
 }
 
 // enter counts a keyed call as work, unless the server is draining.
@@ -389,6 +394,7 @@ func (s *Server) Drain(ctx context.Context) error {
 func (s *Server) cancelRuns() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.cutOff = true
 	for _, r := range s.runs {
 		r.cancel(ErrDraining)
 	}
