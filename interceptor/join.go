@@ -2,6 +2,7 @@ package interceptor
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"google.golang.org/grpc"
@@ -148,9 +149,8 @@ func (s *Server) removeWaiter(perKey *int) {
 // joinRecord answers a call that waited for a run elsewhere with what that ended with. It never runs the handler: the
 // call gets the end of the run that it joined.
 func (c *call) joinRecord(rec store.Record) (any, error) {
-	age := rec.Now.Sub(rec.Started)
 	if rec.State == store.Absent {
-		return nil, c.inProgress(age)
+		return nil, c.inProgress(0)
 	}
 	if err := c.checkRecord(rec); err != nil {
 		return nil, err
@@ -163,7 +163,7 @@ func (c *call) joinRecord(rec store.Record) (any, error) {
 	case rec.State == store.Abandoned:
 		return nil, c.outcomeUnknown()
 	}
-	return nil, c.inProgress(age)
+	return nil, c.inProgress(rec.Now.Sub(rec.Started))
 }
 
 // replay answers with a stored outcome.
@@ -219,6 +219,7 @@ type watch struct {
 // watch waits until the run of rec has ended and returns the record as it then stands.
 func (c *call) watch(rec store.Record) (store.Record, error) {
 	s := c.s
+	began := time.Now()
 	s.mu.Lock()
 	w := s.watches[c.id]
 	fresh := w == nil
@@ -242,7 +243,9 @@ func (c *call) watch(rec store.Record) (store.Record, error) {
 	case err != nil:
 		return rec, err
 	case over:
-		return rec, c.inProgress(rec.Now.Sub(rec.Started))
+		return rec, c.inProgress(rec.Now.Sub(rec.Started) + time.Since(began))
+	case errors.Is(w.err, store.ErrUnreadable):
+		return rec, c.unreadable("the store cannot read it")
 	case w.err != nil:
 		return rec, c.storeUnavailable(w.err)
 	}
