@@ -19,8 +19,8 @@ import (
 // key is still running, with at most 5 attempts. What must not be retried the server marks with a
 // grpc-retry-pushback-ms that they obey. It is the same text for the same names.
 //
-// A name is a method, "/package.Service/Method", or a service, "package.Service": all its methods whose schema says
-// key: REQUIRED. Stock clients do not make keys. The caller has to put one into the metadata [MetadataKey], once for all
+// A name is a method, "/package.Service/Method", or a service, "package.Service", which the generated code has as
+// Service_ServiceDesc.ServiceName: all its methods whose schema says key: REQUIRED. Stock clients do not make keys. The caller has to put one into the metadata [MetadataKey], once for all
 // attempts; a call without it is retried just the same, which is harmless only where the server refuses it. So a method
 // with optional keys has to be named by itself, for clients that always send one.
 //
