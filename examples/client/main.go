@@ -10,7 +10,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"time"
 
@@ -43,19 +42,19 @@ func main() {
 	if p.key == "" {
 		p.key = interceptor.KeyFor("charge", p.order)
 	}
-	if err := p.run(context.Background(), os.Stdout); err != nil {
+	if err := p.run(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, "client:", err)
 		os.Exit(1)
 	}
 }
 
 // run pays.
-func (p payment) run(ctx context.Context, w io.Writer) error {
+func (p payment) run(ctx context.Context) error {
 	once := interceptor.NewClient()
 	conn, err := grpc.NewClient(p.addr,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDisableRetry(), // retrying is done in one place
-		grpc.WithChainUnaryInterceptor(once.Unary, attempts(w)),
+		grpc.WithChainUnaryInterceptor(once.Unary, attempts()),
 	)
 	if err != nil {
 		return err
@@ -65,25 +64,25 @@ func (p payment) run(ctx context.Context, w io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	var trailer metadata.MD
-	fmt.Fprintf(w, "order %s: %d.%02d from %s, key %s\n", p.order, p.cents/100, p.cents%100, p.card, p.key)
+	fmt.Printf("order %s: %d.%02d from %s, key %s\n", p.order, p.cents/100, p.cents%100, p.card, p.key)
 	charge, err := paymentpb.NewPaymentServiceClient(conn).Charge(ctx,
 		&paymentpb.ChargeRequest{Card: p.card, AmountCents: p.cents},
 		interceptor.Key(p.key), grpc.Trailer(&trailer))
 	if err != nil {
 		return explain(err)
 	}
-	fmt.Fprintf(w, "charge %s is made (%s)\n", charge.GetId(), interceptor.StatusOf(trailer))
+	fmt.Printf("charge %s is made (%s)\n", charge.GetId(), interceptor.StatusOf(trailer))
 	return nil
 }
 
 // attempts is an interceptor inside oncerpc's, so it runs for every attempt of a call.
-func attempts(w io.Writer) grpc.UnaryClientInterceptor {
+func attempts() grpc.UnaryClientInterceptor {
 	n := 0 // this program makes one call
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		n++
 		err := invoker(ctx, method, req, reply, cc, opts...)
 		if err != nil {
-			fmt.Fprintf(w, "attempt %d: %v\n", n, err)
+			fmt.Printf("attempt %d: %v\n", n, err)
 		}
 		return err
 	}
