@@ -15,6 +15,7 @@ import (
 type standing struct {
 	claim   *claim
 	stored  *stored
+	looked  bool // stored is known
 	changed bool // by the transaction under way
 }
 
@@ -42,7 +43,7 @@ type effects struct {
 	root  *bbolt.Bucket
 	wrote bool
 
-	ids     map[store.ID]*standing
+	ids     map[store.ID]*standing // changed under Store.mu: those who claim in memory look into it
 	changes []change
 	gone    map[location]bool // deleted by this transaction
 
@@ -71,6 +72,17 @@ var errNothing = errors.New("nothing to write")
 // are in them; an error is of the machinery, and the transaction must be rolled back. Nothing in memory changes.
 // The caller holds Store.writing.
 func (s *Store) apply(tx *bbolt.Tx, ops []*op) (*effects, error) {
+	fx, err := s.effects(tx)
+	if err != nil {
+		return fx, err
+	}
+	if err := fx.doAll(ops); err != nil {
+		return fx, err
+	}
+	return fx, fx.complete(len(ops) == 0)
+}
+
+func (s *Store) effects(tx *bbolt.Tx) (*effects, error) {
 	fx := &effects{
 		s:       s,
 		now:     s.clock.now(),
@@ -83,20 +95,42 @@ func (s *Store) apply(tx *bbolt.Tx, ops []*op) (*effects, error) {
 	if fx.root == nil {
 		return fx, errors.New("the bucket \"" + string(rootBucket) + "\" was deleted")
 	}
+	return fx, nil
+}
+
+// doAll does operations. From before the first on nobody else claims their IDs, until publish or discard.
+func (fx *effects) doAll(ops []*op) error {
+	fx.enter(ops)
 	for _, o := range ops {
 		if err := fx.do(o); err != nil {
-			return fx, err
+			return err
 		}
 	}
-	if fx.wrote || len(ops) == 0 {
+	return nil
+}
+
+func (fx *effects) enter(ops []*op) {
+	fx.s.mu.Lock()
+	defer fx.s.mu.Unlock()
+	for _, o := range ops {
+		if o.kind != opBarrier && fx.ids[o.id] == nil {
+			fx.ids[o.id] = &standing{claim: fx.s.claims[o.id]}
+		}
+	}
+	fx.s.busy = fx.ids
+}
+
+// complete adds what every commit has. sweep: look for a segment to drop even if nothing was written yet.
+func (fx *effects) complete(sweep bool) error {
+	if fx.wrote || sweep {
 		if err := fx.sweep(); err != nil {
-			return fx, err
+			return err
 		}
 	}
 	if !fx.wrote {
-		return fx, nil
+		return nil
 	}
-	return fx, writeTime(fx.root, fx.now)
+	return writeTime(fx.root, fx.now)
 }
 
 // do does one operation.
@@ -117,6 +151,12 @@ func (fx *effects) do(o *op) error {
 	case opBegin:
 		fatal = fx.begin(o, st, r)
 	case opFinish:
+		fatal = fx.finish(o, st, r)
+	case opCommit:
+		if !r.HeldBy(o.token) {
+			o.err = store.ErrLost
+			return nil
+		}
 		fatal = fx.finish(o, st, r)
 	case opResolve:
 		fatal = fx.resolve(o, st, r)
@@ -163,6 +203,10 @@ func (fx *effects) begin(o *op, st *standing, r store.Record) error {
 		next.Attempt++
 	}
 	o.rec = next
+	if o.claim.Volatile && r.State != store.Abandoned {
+		st.claim, st.changed = &claim{rec: next, volatile: true}, true
+		return nil
+	}
 	return fx.put(o, st, next, 0)
 }
 
@@ -221,7 +265,7 @@ func (fx *effects) put(o *op, st *standing, r store.Record, retention time.Durat
 	if err != nil {
 		return err
 	}
-	if st.claim != nil {
+	if st.claim != nil && !st.claim.volatile {
 		fx.freed = append(fx.freed, st.claim.slot)
 		if err := fx.slots().Put(slotKey(st.claim.slot), []byte{freeSlot}); err != nil {
 			return err
@@ -238,7 +282,7 @@ func (fx *effects) put(o *op, st *standing, r store.Record, retention time.Durat
 
 func (fx *effects) hold(st *standing, r store.Record, value []byte) error {
 	next := &claim{rec: r}
-	if st.claim != nil {
+	if st.claim != nil && !st.claim.volatile {
 		next.slot = st.claim.slot
 	} else {
 		next.slot = fx.s.slots.take()
@@ -250,10 +294,10 @@ func (fx *effects) hold(st *standing, r store.Record, value []byte) error {
 
 // standing finds what there is of an ID. err: a record that may be of this ID cannot be read.
 func (fx *effects) standing(id store.ID) (st *standing, err error) {
-	if st := fx.ids[id]; st != nil {
+	st = fx.ids[id]
+	if st.looked {
 		return st, nil
 	}
-	st = &standing{claim: fx.s.claims[id]}
 	var room [4]location
 	for _, loc := range fx.s.index.find(tag(fx.s.hash(id)), room[:0]) {
 		if fx.gone[loc] {
@@ -265,14 +309,11 @@ func (fx *effects) standing(id store.ID) (st *standing, err error) {
 		case damage != nil:
 			err = damage
 		case r.ID == id:
-			st.stored = &stored{rec: r, loc: loc, key: slices.Clone(k)}
-			fx.ids[id] = st
+			st.stored, st.looked = &stored{rec: r, loc: loc, key: slices.Clone(k)}, true
 			return st, nil
 		}
 	}
-	if err == nil || st.claim != nil {
-		fx.ids[id] = st
-	}
+	st.looked = err == nil || st.claim != nil
 	return st, err
 }
 

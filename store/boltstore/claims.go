@@ -13,10 +13,11 @@ import (
 // claim is a record that is Running or Abandoned. It is replaced as a whole when it changes; only ended and over are
 // set later, under Store.mu.
 type claim struct {
-	rec   store.Record
-	slot  uint32
-	ended chan struct{} // closed when its token no longer runs; nil while nobody waits
-	over  bool          // its run has ended, and the store is latched
+	rec      store.Record
+	slot     uint32
+	volatile bool          // it is in memory alone, and has no slot
+	ended    chan struct{} // closed when its token no longer runs; nil while nobody waits
+	over     bool          // its run has ended, and the store is latched
 }
 
 // A slot is either a record or one byte, freeSlot. A record's first byte is its version and never zero.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/oncerpc/oncerpc/store"
 )
@@ -25,6 +26,7 @@ const (
 	opGet
 	opBegin
 	opFinish
+	opCommit // opFinish of a claim that has to be held, beside what the run itself wrote
 	opResolve
 )
 
@@ -178,13 +180,21 @@ func (s *Store) commit() (more bool) {
 		}
 		return false
 	}
+	if !s.queued() && s.untilSweep() > 0 {
+		return false // a transaction has taken what there was along
+	}
 	b := &batch{done: make(chan struct{})}
-	err := s.write(func() []*op {
+	s.settle(b, s.write(func() []*op {
 		if next := s.take(); next != nil {
 			b = next
 		}
 		return b.ops
-	})
+	}))
+	return s.queued()
+}
+
+// settle answers the callers of a batch. err is what write said to it.
+func (s *Store) settle(b *batch, err error) {
 	switch {
 	case err == nil:
 		s.operations.Add(uint64(len(b.ops)))
@@ -194,7 +204,6 @@ func (s *Store) commit() (more bool) {
 	default:
 		b.fail(err)
 	}
-	return s.queued()
 }
 
 func (s *Store) queued() bool {
@@ -258,18 +267,21 @@ func (s *Store) write(take func() []*op) error {
 		}
 		return err
 	})
-	if err == nil {
+	if err == nil || errors.Is(err, errNothing) {
 		s.publish(fx, time.Since(started))
 		return nil
 	}
+	return s.failed(fx, id, err, time.Since(started))
+}
+
+// failed judges a commit that failed, of transaction id: ErrFull, nothing was written for want of room; else the store
+// is latched.
+func (s *Store) failed(fx *effects, id int, err error, took time.Duration) error {
 	if fx != nil {
 		fx.discard()
 	}
-	switch {
-	case errors.Is(err, errNothing):
-		return nil
-	case outOfRoom(err) && !s.visible(id):
-		s.backOff(time.Since(started))
+	if outOfRoom(err) && !s.visible(id) {
+		s.backOff(took)
 		return fmt.Errorf("%w: %w", store.ErrFull, err)
 	}
 	return s.latch(err)
@@ -304,6 +316,9 @@ func outOfRoom(err error) bool {
 	var write *fs.PathError
 	wrapped := errors.As(err, &write) && write.Op == "write"
 	resize := strings.HasPrefix(err.Error(), "file resize error: ") // which bbolt does not wrap
+	if errors.Is(err, bbolterrors.ErrMaxSizeReached) {
+		return true
+	}
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG} {
 		if wrapped && errors.Is(write, errno) || resize && strings.HasSuffix(err.Error(), errno.Error()) {
 			return true

@@ -99,6 +99,7 @@ func start(db *bbolt.DB) (*Store, error) {
 		stop:    make(chan struct{}),
 		stopped: make(chan struct{}),
 		dead:    make(chan struct{}),
+		writing: newGate(),
 		claims:  map[store.ID]*claim{},
 		open:    map[uint8]*segment{},
 		lists:   map[*listing]struct{}{},

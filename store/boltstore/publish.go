@@ -5,11 +5,12 @@ import (
 	"time"
 )
 
-// publish makes a durable transaction's effects known to readers, and wakes those who waited for the claims that
+// publish makes the effects of a transaction that is durable, or wrote nothing, known to readers, and wakes those who waited for the claims that
 // ended. took is how long the transaction was.
 func (s *Store) publish(fx *effects, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.busy = nil
 	for id, st := range fx.ids {
 		if !st.changed {
 			continue
@@ -42,7 +43,9 @@ func (s *Store) publish(fx *effects, took time.Duration) {
 		s.forget(fx.dropped, fx.droppedKeys)
 		s.sweepFrom = s.clock.now().Add(sweepPace * took)
 	}
-	s.commits++
+	if fx.wrote {
+		s.commits++
+	}
 }
 
 // publishSegments makes new, grown and sealed segments known.
@@ -81,6 +84,9 @@ func (s *Store) forget(seg *segment, entries []entry) {
 
 // discard forgets the effects of a transaction that was rolled back.
 func (fx *effects) discard() {
+	fx.s.mu.Lock()
+	fx.s.busy = nil
+	fx.s.mu.Unlock()
 	for _, slot := range fx.taken {
 		fx.s.slots.release(slot)
 	}

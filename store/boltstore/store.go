@@ -35,11 +35,13 @@ type Store struct {
 	isClosed bool
 
 	// writing is held from before a transaction reads memory until after its effects are published. What is below is
-	// changed under both locks, except that slots need only writing.
-	writing sync.Mutex
+	// changed under both locks, except that slots need only writing, and claims that are kept in memory alone need only
+	// mu.
+	writing gate
 	mu      sync.RWMutex
 
 	claims    map[store.ID]*claim
+	busy      map[store.ID]*standing // what the transaction under way works on
 	index     index
 	segments  []*segment // by handle
 	handles   []int      // free ones
@@ -62,7 +64,7 @@ var (
 )
 
 // Begin claims c.ID, or tells what stands in the way, as [store.Store] says. Lease is ignored: one process uses the
-// file. A duplicate costs no commit.
+// file. A duplicate costs no commit, nor does a claim that is Volatile, unless it takes over an abandoned one.
 func (s *Store) Begin(ctx context.Context, c store.Claim) (store.Record, error) {
 	r, err := s.begin(ctx, c)
 	if err != nil {
@@ -81,6 +83,11 @@ func (s *Store) begin(ctx context.Context, c store.Claim) (store.Record, error) 
 	r, sure, err := s.look(c.ID)
 	if err != nil || sure && stands(r, c) {
 		return r, err
+	}
+	if c.Volatile {
+		if r, ok := s.claimInMemory(c); ok {
+			return s.answer(r), nil
+		}
 	}
 	o := &op{kind: opBegin, id: c.ID, claim: c}
 	if err := s.perform(ctx, o); err != nil {
