@@ -166,7 +166,9 @@ func (r *run) callerLeft(rpc context.Context) {
 // execute runs the handler and settles its end. It is the run's goroutine.
 func (r *run) execute(req any, handler grpc.UnaryHandler) {
 	if r.s.renewer != nil && r.p.lease > 0 {
-		go r.renew()
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel() // when the run is settled
+		go r.renew(ctx)
 	}
 	err := error(errNoReturn{"the handler exited without returning"})
 	var resp any
@@ -290,8 +292,8 @@ func (r *run) finished(result error) {
 	close(r.settled)
 }
 
-// renew keeps the lease while the handler runs and its outcome is not settled.
-func (r *run) renew() {
+// renew keeps the lease until ctx ends: while the handler runs and its outcome is not settled.
+func (r *run) renew(ctx context.Context) {
 	// The store being away says nothing about the claim, until the lease has ended by our own clock. It began no sooner
 	// than it was asked for.
 	end := time.AfterFunc(time.Until(r.claimed.Add(r.p.lease)), func() { r.cancel(ErrSuperseded) })
@@ -300,14 +302,14 @@ func (r *run) renew() {
 	for {
 		timer := time.NewTimer(wait)
 		select {
-		case <-r.settled:
+		case <-ctx.Done():
 			timer.Stop()
 			return
 		case <-timer.C:
 		}
 		asked := time.Now()
-		ctx, cancel := context.WithDeadline(context.Background(), asked.Add(r.p.lease/3))
-		err := r.s.renewer.Renew(ctx, r.id, r.token, r.p.lease)
+		attempt, cancel := context.WithDeadline(ctx, asked.Add(r.p.lease/3))
+		err := r.s.renewer.Renew(attempt, r.id, r.token, r.p.lease)
 		cancel()
 		switch {
 		case err == nil:
