@@ -260,6 +260,9 @@ func (o outcome) answer() (proto.Message, *status.Status, error) {
 		if err := proto.Unmarshal(o.msg.Status, p); err != nil {
 			return nil, nil, err
 		}
+		if codes.Code(p.GetCode()) == codes.OK {
+			return nil, nil, errors.New("its error has status OK")
+		}
 		return nil, status.FromProto(p), nil
 	}
 	mt, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName(o.msg.ResponseType))
