@@ -179,13 +179,13 @@ func (s *Server) newOutcome(p *policy, resp any, err error, headers, trailers me
 func (p *policy) response(resp any) (proto.Message, error) {
 	msg, ok := resp.(proto.Message)
 	if isNil(resp) {
-		if ok {
+		switch {
+		case p.output != nil:
+			return p.output.New().Interface(), nil
+		case ok:
 			return msg.ProtoReflect().Type().New().Interface(), nil
 		}
-		if p.output == nil {
-			return nil, fmt.Errorf("the handler of %s returned no response, and its type is not known here", p.method)
-		}
-		return p.output.New().Interface(), nil
+		return nil, fmt.Errorf("the handler of %s returned no response, and its type is not known here", p.method)
 	}
 	if !ok {
 		return nil, fmt.Errorf("the response of %s is %T, not a proto.Message", p.method, resp)

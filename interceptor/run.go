@@ -269,8 +269,8 @@ func (r *run) encode(resp any, err error) (store.End, error) {
 
 func (r *run) encodeOutcome(resp any, err error) (out outcome, e store.End, encodeErr error) {
 	defer func() {
-		if v := recover(); v != nil {
-			encodeErr = fmt.Errorf("marshalling panicked: %v", v)
+		if recover() != nil {
+			encodeErr = errors.New("marshalling panicked") // with what may hold anything
 		}
 	}()
 	var header, trailer metadata.MD
