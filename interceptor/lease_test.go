@@ -81,6 +81,13 @@ func TestRunEndsWithItsLease(t *testing.T) {
 		})
 	})
 
+	t.Run("and_at_once_when_the_claim_is_lost", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			records := &scripted{renew: func(context.Context, store.ID, store.Token, time.Duration) error { return store.ErrLost }}
+			require.Equal(t, 10*time.Second, cancelledAfter(t, records))
+		})
+	})
+
 	t.Run("also_when_the_store_does_not_answer_at_all", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			records := &scripted{renew: func(ctx context.Context, _ store.ID, _ store.Token, _ time.Duration) error {
