@@ -259,6 +259,7 @@ func TestCallerlessRuns(t *testing.T) {
 				require.Equal(t, codes.DeadlineExceeded, status.Code(s.call(ctx, "Plain", key(k), "x").err))
 				cancel()
 			}
+			settle() // the server learns of it after its caller
 			requireWait(t, s.call(t.Context(), "Plain", key("c"), "x"), codes.ResourceExhausted, oncerpcv1.Reason_OVERLOADED, time.Second)
 			time.Sleep(2 * time.Minute)
 			s.call(t.Context(), "Plain", key("c"), "x").requireOK(t, 3, interceptor.StatusExecuted)
