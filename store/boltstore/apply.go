@@ -130,7 +130,9 @@ func (fx *effects) complete(sweep bool) error {
 	if !fx.wrote {
 		return nil
 	}
-	return writeTime(fx.root, fx.now)
+	err := writeTime(fx.root, fx.now)
+	failpoint("commit.applied")
+	return err
 }
 
 // do does one operation.

@@ -8,6 +8,9 @@ import (
 // publish makes the effects of a transaction that is durable, or wrote nothing, known to readers, and wakes those who waited for the claims that
 // ended. took is how long the transaction was.
 func (s *Store) publish(fx *effects, took time.Duration) {
+	if fx.wrote {
+		failpoint("commit.durable")
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.busy = nil
