@@ -2,12 +2,17 @@ package crashtest_test
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
+	"strconv"
 	"time"
 
 	"go.etcd.io/bbolt"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	"github.com/oncerpc/oncerpc/interceptor"
+	"github.com/oncerpc/oncerpc/interceptor/crashtest"
 	"github.com/oncerpc/oncerpc/store"
 	"github.com/oncerpc/oncerpc/store/boltstore"
 )
@@ -23,8 +28,11 @@ func (w *world) finish() {
 		return
 	}
 	for _, o := range w.ops {
-		w.auditOp(o)
+		if !o.inFile() {
+			w.auditOp(o)
+		}
 	}
+	w.auditBook()
 }
 
 // serve has a server that is not killed, stops it gracefully after f, and checks the file.
@@ -57,18 +65,23 @@ func (w *world) serve(f func()) bool {
 
 // checkPages lets bbolt go through the file.
 func (w *world) checkPages() {
-	db, err := bbolt.Open(w.file, 0o600, &bbolt.Options{Timeout: time.Second, ReadOnly: true})
-	if err != nil {
-		w.violate("bbolt: %v", err)
-		return
-	}
-	defer func() { _ = db.Close() }()
-	_ = db.View(func(tx *bbolt.Tx) error {
+	w.view(func(tx *bbolt.Tx) error {
 		for err := range tx.Check() {
 			w.violate("bbolt: %v", err)
 		}
 		return nil
 	})
+}
+
+// view reads the file while no server has it.
+func (w *world) view(f func(*bbolt.Tx) error) {
+	db, err := bbolt.Open(w.file, 0o600, &bbolt.Options{Timeout: time.Second, ReadOnly: true})
+	if err == nil {
+		err = errors.Join(db.View(f), db.Close())
+	}
+	if err != nil {
+		w.violate("bbolt: %v", err)
+	}
 }
 
 // auditFile looks at what the records say when every client has its answer.
@@ -143,7 +156,66 @@ func (w *world) replay(o *op, conn *grpc.ClientConn) {
 	o.settle(a, w.tally)
 }
 
-// auditOp compares a call's effects with its answer.
+// auditBook compares the ledger with the answers of the calls that moved money in it.
+func (w *world) auditBook() {
+	journal, declined := w.numbers(crashtest.JournalBucket), w.numbers(crashtest.DeclinedBucket)
+	balances := map[string]int64{}
+	for i := range crashtest.Accounts {
+		balances[strconv.Itoa(i)] = crashtest.Balance
+	}
+	for _, o := range w.ops {
+		a := o.answered()
+		if a == nil || !o.inFile() {
+			continue
+		}
+		moved, refused := journal[o.name], declined[o.name]
+		delete(journal, o.name)
+		delete(declined, o.name)
+		balances[o.req.GetLabels()["from"]] -= moved * o.req.GetNumber()
+		balances[o.req.GetLabels()["to"]] += moved * o.req.GetNumber()
+		var wantMoved, wantRefused int64
+		switch {
+		case a.unknown && o.method == "InTransaction":
+			w.violate("%s %s: answered OUTCOME_UNKNOWN", o.method, o.name)
+		case a.unknown:
+		case a.code == codes.OK:
+			wantMoved = 1
+		case a.code == codes.FailedPrecondition:
+			wantRefused = 1
+		}
+		if moved != wantMoved || refused != wantRefused {
+			w.violate("%s %s: in the journal %d times, declined %d times, and answered %v, unknown %t",
+				o.method, o.name, moved, refused, a.code, a.unknown)
+		}
+	}
+	if len(journal)+len(declined) > 0 {
+		w.violate("the journal has calls that nobody made: %v %v", journal, declined)
+	}
+	sum := int64(0)
+	for account, balance := range w.numbers(crashtest.AccountsBucket) {
+		sum += balance
+		if balance != balances[account] {
+			w.violate("account %s has %d, and by the journal %d", account, balance, balances[account])
+		}
+	}
+	if sum != crashtest.Accounts*crashtest.Balance {
+		w.violate("%d in all accounts, and %d at first", sum, crashtest.Accounts*crashtest.Balance)
+	}
+}
+
+// numbers reads a bucket of the ledger.
+func (w *world) numbers(bucket []byte) map[string]int64 {
+	all := map[string]int64{}
+	w.view(func(tx *bbolt.Tx) error {
+		return tx.Bucket(bucket).ForEach(func(k, v []byte) error {
+			all[string(k)] = int64(binary.BigEndian.Uint64(v))
+			return nil
+		})
+	})
+	return all
+}
+
+// auditOp compares a call's effects outside of the file with its answer.
 func (w *world) auditOp(o *op) {
 	a := o.answered()
 	if a == nil {

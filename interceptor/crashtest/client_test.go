@@ -44,7 +44,7 @@ type answer struct {
 }
 
 // methods and how often each is chosen.
-var methods = []string{"Plain", "Plain", "Plain", "Rerun", "Rerun", "Rerun"}
+var methods = []string{"Plain", "Plain", "Rerun", "Rerun", "InTransaction", "InTransaction", "Required"}
 
 func newOp(name string) *op {
 	o := &op{name: name, method: methods[rand.N(len(methods))], effects: map[int]int{}}
@@ -67,6 +67,9 @@ func newOp(name string) *op {
 	}
 	return o
 }
+
+// inFile reports whether the effect of a call is in the file.
+func (o *op) inFile() bool { return o.method == "InTransaction" || o.method == "Required" }
 
 func (o *op) key() string { return interceptor.KeyFor("crash", o.name) }
 

@@ -85,6 +85,7 @@ func TestKills(t *testing.T) {
 func TestPlantedBugs(t *testing.T) {
 	exe := buildLedger(t)
 	for bug, points := range map[string][]string{
+		crashtest.RecordAfterCommit:  {"transact.returned", "finish.before"},
 		crashtest.TokenUnchecked:     {crashtest.AnyTime},
 		crashtest.HoldRerun:          {"handler.effect", "finish.before"},
 		crashtest.AnswerBeforeCommit: {"finish.before", crashtest.AnswerReceived},

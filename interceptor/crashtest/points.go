@@ -12,12 +12,18 @@ var Points = []string{
 	"begin.before",
 	"begin.after",
 	"handler.begun",
-	"handler.effect", // the effect outside has happened
+	"handler.effect",    // the effect outside has happened
+	"transact.written",  // the money is moved in the transaction
+	"transact.returned", // it is committed with its outcome, and the handler has not returned
 	"finish.before",
 	"finish.after",
 	"answer.sent",
 	"commit.applied", // all is written into the transaction
 	"commit.soon",    // up to a millisecond later, on another thread
+	"commit.pages",   // bbolt is about to write pages
+	"commit.meta",    // they are synced
+	"commit.torn",    // half of the meta page is written
+	"commit.unsynced",
 	"commit.durable", // memory and callers do not know yet
 	"sweep.dropped",
 	"sweep.durable",
@@ -44,4 +50,12 @@ const (
 const (
 	Accounts = 8
 	Balance  = 1_000_000
+)
+
+// The buckets of the ledger: account to balance, and the name of a call to how often it moved money or was declined.
+// Numbers have 8 bytes, big-endian.
+var (
+	AccountsBucket = []byte("accounts")
+	JournalBucket  = []byte("journal")
+	DeclinedBucket = []byte("declined")
 )

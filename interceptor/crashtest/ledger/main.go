@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -55,6 +56,9 @@ func serve(t *trap, file, bug string) error {
 	if err != nil {
 		return err
 	}
+	if err := errors.Join(openBook(bolt), t.watch(bolt)); err != nil {
+		return err
+	}
 	guarded := &records{Store: bolt, trap: t, bug: bug, released: map[store.ID]release{}}
 	once := interceptor.NewServer(guarded, interceptor.SharedScope,
 		interceptor.WithPolicy("/oncerpc.internal.testpb.TestService/Brief", &oncerpcv1.MethodPolicy{
@@ -62,7 +66,7 @@ func serve(t *trap, file, bug string) error {
 			ErrorRetention: durationpb.New(30 * time.Millisecond),
 		}))
 	srv := grpc.NewServer(grpc.ChainUnaryInterceptor(once.Unary), grpc.StatsHandler(answers{t}))
-	testpb.RegisterTestServiceServer(srv, &service{trap: t, busy: map[string]bool{}})
+	testpb.RegisterTestServiceServer(srv, &service{trap: t, bolt: bolt, bug: bug, known: map[string]bool{}})
 	lis, err := net.FileListener(os.NewFile(listenerFile, "listener"))
 	if err != nil {
 		return err

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
 
+	"go.etcd.io/bbolt"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -13,21 +15,25 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/oncerpc/oncerpc/interceptor"
+	"github.com/oncerpc/oncerpc/interceptor/crashtest"
 	"github.com/oncerpc/oncerpc/interceptor/internal/testpb"
+	"github.com/oncerpc/oncerpc/store/boltstore"
 )
 
-// service pays by effects outside of the file (Plain and Brief under HOLD, Rerun), and moves money in it. A request's
-// text names the call; its label "do" asks for something other than OK:
+// service pays by effects outside of the file (Plain and Brief under HOLD, Rerun), and moves money in it (InTransaction,
+// and Required under HOLD). A request's text names the call; its label "do" asks for something other than OK:
 //
 //	busy    nothing happens at the first run of a process
 //	refuse  an error that is final
-//	fail    the effect, then an error that is ambiguous
+//	fail    the effect, then an error: ambiguous outside of the file, and rolled back in it
 type service struct {
 	testpb.UnimplementedTestServiceServer
 	trap *trap
+	bolt *boltstore.Store
+	bug  string
 
-	mu   sync.Mutex
-	busy map[string]bool
+	mu    sync.Mutex
+	known map[string]bool
 }
 
 func (s *service) Plain(ctx context.Context, r *testpb.Request) (*testpb.Response, error) {
@@ -42,10 +48,21 @@ func (s *service) Rerun(ctx context.Context, r *testpb.Request) (*testpb.Respons
 	return s.pay(ctx, r)
 }
 
+func (s *service) InTransaction(ctx context.Context, r *testpb.Request) (*testpb.Response, error) {
+	return s.move(ctx, r)
+}
+
+func (s *service) Required(ctx context.Context, r *testpb.Request) (*testpb.Response, error) {
+	return s.move(ctx, r)
+}
+
 func (s *service) pay(ctx context.Context, r *testpb.Request) (*testpb.Response, error) {
 	s.trap.at("handler.begun")
-	if err := s.turnedAway(r); err != nil {
-		return nil, err
+	switch {
+	case s.first(r, "busy"):
+		return nil, interceptor.NoEffect(status.Error(codes.Aborted, "busy"))
+	case r.GetLabels()["do"] == "refuse":
+		return nil, detailed(codes.FailedPrecondition, "refused")
 	}
 	s.trap.tell("effect", r.GetText(), interceptor.Attempt(ctx))
 	s.trap.at("handler.effect")
@@ -55,20 +72,46 @@ func (s *service) pay(ctx context.Context, r *testpb.Request) (*testpb.Response,
 	return receipt(ctx, r)
 }
 
-// turnedAway is the error of a call that has no effect, nil of one that has.
-func (s *service) turnedAway(r *testpb.Request) error {
-	switch r.GetLabels()["do"] {
-	case "busy":
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if !s.busy[r.GetText()] {
-			s.busy[r.GetText()] = true
-			return interceptor.NoEffect(status.Error(codes.Aborted, "busy"))
-		}
-	case "refuse":
-		return detailed(codes.FailedPrecondition, "refused")
+// move moves money in the transaction of the outcome.
+func (s *service) move(ctx context.Context, r *testpb.Request) (*testpb.Response, error) {
+	s.trap.at("handler.begun")
+	if s.first(r, "busy") {
+		return nil, interceptor.NoEffect(status.Error(codes.Aborted, "busy"))
 	}
-	return nil
+	resp, err := receipt(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if s.bug == crashtest.RecordAfterCommit {
+		ctx = context.Background() // a transaction of its own
+	}
+	resp, err = boltstore.Transact(ctx, s.bolt, func(tx *bbolt.Tx) (*testpb.Response, error) {
+		if r.GetLabels()["do"] == "refuse" {
+			return nil, boltstore.Commit(errors.Join(detailed(codes.FailedPrecondition, "refused"), decline(tx, r)))
+		}
+		if err := transfer(tx, r); err != nil {
+			return nil, err
+		}
+		s.trap.at("transact.written")
+		if s.first(r, "fail") {
+			return nil, detailed(codes.Internal, "on second thoughts")
+		}
+		return resp, nil
+	})
+	s.trap.at("transact.returned")
+	return resp, err
+}
+
+// first reports whether a request asks for something, and is the first with its name in this process.
+func (s *service) first(r *testpb.Request, do string) bool {
+	if r.GetLabels()["do"] != do {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := s.known[r.GetText()]
+	s.known[r.GetText()] = true
+	return !was
 }
 
 // receipt is an OK answer that no other run gives.
