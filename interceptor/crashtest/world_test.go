@@ -141,7 +141,7 @@ func (w *world) live(point string) {
 	case point == crashtest.AnswerReceived:
 		w.answers.Store(1 + rand.Int64N(20))
 	case strings.HasPrefix(point, "sweep."):
-		w.fill()
+		w.fill(c)
 	case strings.HasPrefix(point, "close."):
 		c.awaitGone(rand.N(30 * time.Millisecond))
 		c.stop()
@@ -174,16 +174,17 @@ func often(point string) int {
 }
 
 // fill makes records that are soon to be swept.
-func (w *world) fill() {
+func (w *world) fill(c *child) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	go func() { <-c.gone; cancel() }()
 	for range 2 {
 		w.mu.Lock()
 		o := newOp(fmt.Sprintf("brief-%d", len(w.byName)))
 		o.method = "Brief"
 		w.byName[o.name] = o
 		w.mu.Unlock()
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		o.call(ctx, w.conns[0], w.tally)
-		cancel()
 	}
 }
 
