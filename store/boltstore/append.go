@@ -125,5 +125,7 @@ func (fx *effects) sweep() error {
 	entries, _, _ := entriesOf(b)
 	fx.dropped, fx.droppedKeys = seg, append(entries, seg.odd...)
 	fx.wrote = true
-	return fx.segments().DeleteBucket(segmentName(seg.number))
+	err := fx.segments().DeleteBucket(segmentName(seg.number))
+	failpoint("sweep.dropped")
+	return err
 }

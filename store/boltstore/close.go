@@ -24,6 +24,7 @@ func (s *Store) Close() error {
 	s.queue.mu.Lock()
 	s.closing.Store(true)
 	s.queue.mu.Unlock()
+	failpoint("close.refusing")
 	_ = s.perform(context.Background(), &op{kind: opBarrier}) // every Begin that was not refused is settled
 	s.mu.RLock()
 	held := s.held()
@@ -47,10 +48,12 @@ func (s *Store) Close() error {
 func (s *Store) release(latched bool) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
+	failpoint("close.stopped")
 	var err error
 	if !latched {
 		s.db.NoFreelistSync = false
 		err = s.update(func(tx *bbolt.Tx) error { return writeTime(tx.Bucket(rootBucket), s.clock.now()) })
 	}
+	failpoint("close.written")
 	return errors.Join(err, s.db.Close())
 }

@@ -24,6 +24,7 @@ func create(path string) error {
 	if err := temp.Close(); err != nil {
 		return fmt.Errorf("create: %w", err)
 	}
+	failpoint("create.empty")
 	db, err := bbolt.Open(temp.Name(), 0o600, &bbolt.Options{PageSize: pageSize})
 	if err != nil {
 		return fmt.Errorf("create: %w", err)
@@ -31,12 +32,15 @@ func create(path string) error {
 	if err := errors.Join(db.Update(layout), db.Close()); err != nil {
 		return fmt.Errorf("create: %w", err)
 	}
+	failpoint("create.complete")
 	if err := os.Link(temp.Name(), path); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("create: %w", err)
 	}
+	failpoint("create.linked")
 	if err := os.Remove(temp.Name()); err != nil {
 		return fmt.Errorf("create: %w", err)
 	}
+	failpoint("create.unlinked")
 	return syncFolder(folder)
 }
 

@@ -107,6 +107,7 @@ func start(db *bbolt.DB) (*Store, error) {
 	if err := s.view(s.load); err != nil {
 		return nil, err
 	}
+	failpoint("open.loaded")
 	err := s.update(func(tx *bbolt.Tx) error {
 		root := tx.Bucket(rootBucket)
 		return errors.Join(
@@ -116,6 +117,7 @@ func start(db *bbolt.DB) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("first commit: %w", err)
 	}
+	failpoint("open.begun")
 	go s.run()
 	return s, nil
 }

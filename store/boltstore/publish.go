@@ -43,6 +43,7 @@ func (s *Store) publish(fx *effects, took time.Duration) {
 		}
 	}
 	if fx.dropped != nil {
+		failpoint("sweep.durable")
 		s.forget(fx.dropped, fx.droppedKeys)
 		s.sweepFrom = s.clock.now().Add(sweepPace * took)
 	}
