@@ -3,7 +3,6 @@ package interceptor
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -89,18 +88,6 @@ type Server struct {
 	expelled   chan struct{}       // closed a second later
 }
 
-type serverOptions struct {
-	common              commonOptions
-	secret              []byte
-	fingerprint         func(ctx context.Context, method string, req any) ([]byte, error)
-	fingerprintMetadata []string
-	waitersPerKey       int
-	waitersInAll        int
-	callerless          int
-	maxResponse         int
-	reconcile           map[string]Reconcile // by full method
-}
-
 // NewServer returns a Server that keeps its records in records and asks scope who sends a key, so that one caller never
 // gets another's response. It panics if records or scope is nil, and if an option makes no sense; the text says which.
 func NewServer(records store.Store, scope Scope, opts ...ServerOption) *Server {
@@ -141,65 +128,6 @@ func NewServer(records store.Store, scope Scope, opts ...ServerOption) *Server {
 		}
 	}
 	return s
-}
-
-// WithSecret keys the digests that name records, so that nobody who reads the store can try keys and scopes against
-// them. The secret has to be the same on all servers for as long as the store lives: changing it forgets every key. The
-// default is none. It panics if secret is shorter than 32 bytes.
-func WithSecret(secret []byte) ServerOption {
-	if len(secret) < 32 {
-		panic("interceptor: WithSecret: the secret is shorter than 32 bytes")
-	}
-	secret = append([]byte(nil), secret...)
-	return serverOption(func(o *serverOptions) { o.secret = secret })
-}
-
-// WithWaiters bounds how many calls wait for a running call with the same key, for one key and in all. Calls beyond are
-// answered OVERLOADED. The defaults are 1,000 and 10,000. It panics if a bound is not positive.
-func WithWaiters(perKey, inAll int) ServerOption {
-	if perKey <= 0 || inAll <= 0 {
-		panic("interceptor: WithWaiters: a bound is not positive")
-	}
-	return serverOption(func(o *serverOptions) { o.waitersPerKey, o.waitersInAll = perKey, inAll })
-}
-
-// WithCallerlessRuns bounds how many runs may go on whose callers have left. At the bound, calls with a key that would
-// need the store are answered OVERLOADED. The default is 10,000. It panics if n is not positive.
-func WithCallerlessRuns(n int) ServerOption {
-	if n <= 0 {
-		panic("interceptor: WithCallerlessRuns: the bound is not positive")
-	}
-	return serverOption(func(o *serverOptions) { o.callerless = n })
-}
-
-// WithMaxResponse bounds the marshalled responses that are kept, in bytes. A call whose response is larger gets it whole,
-// and its retries are answered RESPONSE_NOT_RETAINED: the call is not run again. The default is 4 MiB. It panics if n is
-// not positive.
-func WithMaxResponse(n int) ServerOption {
-	if n <= 0 {
-		panic("interceptor: WithMaxResponse: the bound is not positive")
-	}
-	return serverOption(func(o *serverOptions) { o.maxResponse = n })
-}
-
-// WithFingerprint takes the place of the canonical fingerprint of requests, for types whose own Marshal method does not
-// give equal requests equal bytes. f gets the full method; equal requests have to give equal bytes, on all servers. Its
-// error fails the call with INTERNAL before it runs. It panics if f is nil.
-//
-// Adding or dropping it is safe: records made without it are compared as they were made. Records made with it cannot be
-// read by a server without it: retries of those calls get RECORD_UNREADABLE there.
-func WithFingerprint(f func(ctx context.Context, method string, req any) ([]byte, error)) ServerOption {
-	if f == nil {
-		panic("interceptor: WithFingerprint: no function")
-	}
-	return serverOption(func(o *serverOptions) { o.fingerprint = f })
-}
-
-// WithFingerprintMetadata makes incoming metadata part of the request: a retry has to bring the same values under these
-// names. The default is none. Changing the names refuses retries that straddle the deploy with KEY_REUSED.
-func WithFingerprintMetadata(names ...string) ServerOption {
-	names = slices.Clone(names)
-	return serverOption(func(o *serverOptions) { o.fingerprintMetadata = names })
 }
 
 // Unary is a grpc.UnaryServerInterceptor. Put it after authentication, rate limits and validation and before what maps
@@ -270,52 +198,6 @@ func (s *Server) ignore(ctx context.Context, p *policy, req any, handler grpc.Un
 	return resp, err
 }
 
-func drainingRefusal() refusal {
-	return refusal{
-		reason:  oncerpcv1.Reason_DRAINING,
-		message: "the server is shutting down: send the call again, it will reach another one",
-		wait:    jitter(storeWait),
-	}
-}
-
-// enter counts a keyed call as work, unless the server is draining.
-func (s *Server) enter() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.isDraining() {
-		return false
-	}
-	s.work++
-	return true
-}
-
-func (s *Server) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.workDone()
-}
-
-// workDone is called with s.mu held.
-func (s *Server) workDone() {
-	s.work--
-	if s.work == 0 && s.isDraining() {
-		select {
-		case <-s.idle:
-		default:
-			close(s.idle)
-		}
-	}
-}
-
-func (s *Server) isDraining() bool {
-	select {
-	case <-s.draining:
-		return true
-	default:
-		return false
-	}
-}
-
 // newCall finds out who sends the key and what the request is.
 func (s *Server) newCall(ctx context.Context, p *policy, key string, req any, handler grpc.UnaryHandler, began time.Time) (*call, error) {
 	scope, err := s.scope(ctx)
@@ -352,50 +234,4 @@ func (s *Server) newCall(ctx context.Context, p *policy, key string, req any, ha
 		return nil, status.Error(codes.Internal, "oncerpc: fingerprint of the request: "+err.Error())
 	}
 	return c, nil
-}
-
-// Drain prepares the server's end: from now on it refuses keyed calls (DRAINING) and answers those that wait for a run
-// IN_PROGRESS, and it returns nil once every run has ended and its outcome is recorded. When ctx ends first, it cancels
-// the contexts of the runs that are left with the cause [ErrDraining], gives them one second, answers the callers that
-// remain IN_PROGRESS, and returns an error with the number of runs left; their outcomes are still recorded if they end
-// before the process does. Call it before GracefulStop, and close the store after both.
-func (s *Server) Drain(ctx context.Context) error {
-	s.mu.Lock()
-	if !s.isDraining() {
-		close(s.draining)
-		if s.work == 0 {
-			close(s.idle)
-		}
-	}
-	s.mu.Unlock()
-	select {
-	case <-s.idle:
-		return nil
-	case <-ctx.Done():
-	}
-	s.cancelRuns()
-	grace := time.NewTimer(time.Second)
-	defer grace.Stop()
-	select {
-	case <-s.idle:
-		return nil
-	case <-grace.C:
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	select {
-	case <-s.expelled:
-	default:
-		close(s.expelled)
-	}
-	return fmt.Errorf("interceptor: drain: %d runs left, and %d claims to give back: %w", len(s.runs), s.releases, ctx.Err())
-}
-
-func (s *Server) cancelRuns() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cutOff = true
-	for _, r := range s.runs {
-		r.cancel(ErrDraining)
-	}
 }
