@@ -280,6 +280,30 @@ func TestClasses(t *testing.T) {
 		})
 	}
 
+	t.Run("outcomes_do_not_match_errors_that_are_no_status_even_by_the_code_they_get", func(t *testing.T) {
+		rules := []*oncerpcv1.MethodPolicy_OutcomeRule{
+			{Code: oncerpcv1.MethodPolicy_UNKNOWN, Class: oncerpcv1.MethodPolicy_RELEASED},
+			{Code: oncerpcv1.MethodPolicy_CANCELLED, Class: oncerpcv1.MethodPolicy_RELEASED},
+			{Code: oncerpcv1.MethodPolicy_INTERNAL, Class: oncerpcv1.MethodPolicy_RELEASED},
+		}
+		s := newServer(t, new(storetest.Memory), &service{handle: func(_ context.Context, r *testpb.Request, _ int64) (*testpb.Response, error) {
+			switch r.GetText() {
+			case "plain":
+				return nil, errors.New("boom")
+			case "context":
+				return nil, context.Canceled
+			case "panic":
+				panic("boom")
+			}
+			return nil, status.Error(codes.Unknown, "a status")
+		}}, interceptor.WithPolicy(testService+"Plain", &oncerpcv1.MethodPolicy{Outcomes: rules}))
+		for _, text := range []string{"plain", "context", "panic"} {
+			s.call(t.Context(), "Plain", key(text), text)
+			require.Equal(t, interceptor.StatusReplayed, s.call(t.Context(), "Plain", key(text), text).status(t), text)
+		}
+		require.Equal(t, interceptor.StatusReleased, s.call(t.Context(), "Plain", key("status"), "status").status(t))
+	})
+
 	t.Run("marks_keep_the_error", func(t *testing.T) {
 		cause := errors.New("cause")
 		for _, mark := range []func(error) error{interceptor.Final, interceptor.NoEffect} {

@@ -187,6 +187,125 @@ func (x *Charge) GetAmountCents() int64 {
 	return 0
 }
 
+// TransferRequest says what to move between which accounts.
+type TransferRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The account that pays.
+	From string `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
+	// The account that is paid.
+	To string `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	// The amount in cents.
+	AmountCents   int64 `protobuf:"varint,3,opt,name=amount_cents,json=amountCents,proto3" json:"amount_cents,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransferRequest) Reset() {
+	*x = TransferRequest{}
+	mi := &file_paymentpb_payment_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransferRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransferRequest) ProtoMessage() {}
+
+func (x *TransferRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_paymentpb_payment_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransferRequest.ProtoReflect.Descriptor instead.
+func (*TransferRequest) Descriptor() ([]byte, []int) {
+	return file_paymentpb_payment_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *TransferRequest) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *TransferRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *TransferRequest) GetAmountCents() int64 {
+	if x != nil {
+		return x.AmountCents
+	}
+	return 0
+}
+
+// Transfer is money moved.
+type Transfer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The transfer's number in the ledger.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// What the paying account holds afterwards, in cents.
+	FromBalanceCents int64 `protobuf:"varint,2,opt,name=from_balance_cents,json=fromBalanceCents,proto3" json:"from_balance_cents,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *Transfer) Reset() {
+	*x = Transfer{}
+	mi := &file_paymentpb_payment_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Transfer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Transfer) ProtoMessage() {}
+
+func (x *Transfer) ProtoReflect() protoreflect.Message {
+	mi := &file_paymentpb_payment_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
+func (*Transfer) Descriptor() ([]byte, []int) {
+	return file_paymentpb_payment_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Transfer) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Transfer) GetFromBalanceCents() int64 {
+	if x != nil {
+		return x.FromBalanceCents
+	}
+	return 0
+}
+
 var File_paymentpb_payment_proto protoreflect.FileDescriptor
 
 const file_paymentpb_payment_proto_rawDesc = "" +
@@ -201,11 +320,20 @@ const file_paymentpb_payment_proto_rawDesc = "" +
 	"\x06Charge\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04card\x18\x02 \x01(\tR\x04card\x12!\n" +
-	"\famount_cents\x18\x03 \x01(\x03R\vamountCents2\x9b\x01\n" +
+	"\famount_cents\x18\x03 \x01(\x03R\vamountCents\"X\n" +
+	"\x0fTransferRequest\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\x12!\n" +
+	"\famount_cents\x18\x03 \x01(\x03R\vamountCents\"P\n" +
+	"\bTransfer\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12,\n" +
+	"\x12from_balance_cents\x18\x02 \x01(\x03R\x10fromBalanceCents2\x9b\x01\n" +
 	"\x0ePaymentService\x12E\n" +
 	"\x06Charge\x12\x19.payment.v1.ChargeRequest\x1a\x12.payment.v1.Charge\"\f\xe2\x97\x19\b\b\x02\x12\x04\b\x80\xc6\n" +
 	"\x12B\n" +
-	"\tGetCharge\x12\x1c.payment.v1.GetChargeRequest\x1a\x12.payment.v1.Charge\"\x03\x90\x02\x01B/Z-github.com/oncerpc/oncerpc/examples/paymentpbb\x06proto3"
+	"\tGetCharge\x12\x1c.payment.v1.GetChargeRequest\x1a\x12.payment.v1.Charge\"\x03\x90\x02\x012Z\n" +
+	"\x0fTransferService\x12G\n" +
+	"\bTransfer\x12\x1b.payment.v1.TransferRequest\x1a\x14.payment.v1.Transfer\"\b\xe2\x97\x19\x04\b\x02@\x01B/Z-github.com/oncerpc/oncerpc/examples/paymentpbb\x06proto3"
 
 var (
 	file_paymentpb_payment_proto_rawDescOnce sync.Once
@@ -219,19 +347,23 @@ func file_paymentpb_payment_proto_rawDescGZIP() []byte {
 	return file_paymentpb_payment_proto_rawDescData
 }
 
-var file_paymentpb_payment_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_paymentpb_payment_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_paymentpb_payment_proto_goTypes = []any{
 	(*ChargeRequest)(nil),    // 0: payment.v1.ChargeRequest
 	(*GetChargeRequest)(nil), // 1: payment.v1.GetChargeRequest
 	(*Charge)(nil),           // 2: payment.v1.Charge
+	(*TransferRequest)(nil),  // 3: payment.v1.TransferRequest
+	(*Transfer)(nil),         // 4: payment.v1.Transfer
 }
 var file_paymentpb_payment_proto_depIdxs = []int32{
 	0, // 0: payment.v1.PaymentService.Charge:input_type -> payment.v1.ChargeRequest
 	1, // 1: payment.v1.PaymentService.GetCharge:input_type -> payment.v1.GetChargeRequest
-	2, // 2: payment.v1.PaymentService.Charge:output_type -> payment.v1.Charge
-	2, // 3: payment.v1.PaymentService.GetCharge:output_type -> payment.v1.Charge
-	2, // [2:4] is the sub-list for method output_type
-	0, // [0:2] is the sub-list for method input_type
+	3, // 2: payment.v1.TransferService.Transfer:input_type -> payment.v1.TransferRequest
+	2, // 3: payment.v1.PaymentService.Charge:output_type -> payment.v1.Charge
+	2, // 4: payment.v1.PaymentService.GetCharge:output_type -> payment.v1.Charge
+	4, // 5: payment.v1.TransferService.Transfer:output_type -> payment.v1.Transfer
+	3, // [3:6] is the sub-list for method output_type
+	0, // [0:3] is the sub-list for method input_type
 	0, // [0:0] is the sub-list for extension type_name
 	0, // [0:0] is the sub-list for extension extendee
 	0, // [0:0] is the sub-list for field type_name
@@ -248,9 +380,9 @@ func file_paymentpb_payment_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_paymentpb_payment_proto_rawDesc), len(file_paymentpb_payment_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   5,
 			NumExtensions: 0,
-			NumServices:   1,
+			NumServices:   2,
 		},
 		GoTypes:           file_paymentpb_payment_proto_goTypes,
 		DependencyIndexes: file_paymentpb_payment_proto_depIdxs,
