@@ -208,6 +208,7 @@ func (r *run) conclude(resp any, err error) {
 	r.tellEnd(committed)
 	close(r.ended)
 	if unknown {
+		r.over()
 		r.finished(store.ErrUnusable)
 		return
 	}
@@ -224,6 +225,14 @@ func (r *run) conclude(resp any, err error) {
 		}
 		return err
 	}))
+}
+
+// over tells the store that a run has ended of which it could not say whether its transaction committed: a store that is
+// latched can be closed then. If it did commit, this changes nothing.
+func (r *run) over() {
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	_ = r.s.store.Finish(ctx, r.id, r.token, store.End{State: store.Abandoned}) // nothing better is known afterwards
 }
 
 // tellEnd tells observers of ends that somebody should look at.
