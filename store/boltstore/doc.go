@@ -18,6 +18,23 @@
 // A record whose bytes are damaged, or that a newer version wrote, is [store.ErrUnreadable] and never absent. Open goes
 // through all pages of the file first and refuses one in which a page, or a claim, is damaged.
 //
+// # Transactions
+//
+// [Transact] commits what a closure writes and the outcome of its guarded call together, so that after a crash both are
+// there or neither. [TransactRepeatable] does so for several closures in one commit; [Store.View] reads what they wrote. [New]
+// opens a store in a database of the application's own.
+//
+// A closure holds the lock of all writes. What needs this store waits for it: other transactions, new claims that are
+// durable, ends of runs, Close. Nothing in a closure may need this store, then, or it waits for itself: no Begin, Finish,
+// Resolve, List or Close, no transaction outside of the one at hand, no db.Update, and no call to a server that this
+// store guards. Get answers from memory and View reads what was before; both may wait too, so keep to tx. A closure that
+// asks the network holds up everybody. tx and all bytes it gives are invalid afterwards. A commit handler of tx runs
+// before the call is answered, in another goroutine, and is bound by the same; it must not fail.
+//
+// A claim that may vanish with the process ([store.Claim.Volatile], which is what the policy in_transaction asks for)
+// is kept in memory, so that such a call makes one commit instead of two. It does take a commit when it takes over an
+// abandoned claim.
+//
 // # Limits
 //
 // An older copy of the file has forgotten what came after it was made; a clock that was far ahead in an earlier opening
@@ -57,5 +74,10 @@
 // to readers before that.
 //
 // One goroutine, the committer, puts whatever is queued into one transaction. Operations never fail each other: a
-// duplicate and a lost token are results, and do not roll back.
+// duplicate and a lost token are results, and do not roll back. A transaction of a closure takes what is queued along,
+// once the closure has succeeded; if it is rolled back after all, for want of room, the committer's transaction follows.
+//
+// A claim in memory leaves it when the commit of its end is durable, in one step with that end becoming known. It is
+// made in the same way, where memory shows that there is no record and the transaction under way does not work on its
+// ID; otherwise the committer decides.
 package boltstore

@@ -11,7 +11,7 @@ type Stats struct {
 	// Segments is how many buckets they lie in.
 	Segments int
 	// Commits is how many transactions were committed since the store was opened, Operations how many calls of Begin,
-	// Finish, Resolve and Get went through the committer.
+	// Finish, Resolve and Get went through the committer, and transactions of closures.
 	Commits, Operations uint64
 }
 
