@@ -19,6 +19,7 @@ import (
 
 // finish lets every client have its answer, and audits what there is then.
 func (w *world) finish() {
+	defer w.close()
 	close(w.ending)
 	if !w.serve(w.done.Wait) {
 		return

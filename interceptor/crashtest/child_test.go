@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -65,7 +66,6 @@ func listen(t *testing.T) (addr string, file *os.File) {
 	defer func() { require.NoError(t, lis.Close()) }()
 	file, err = lis.(*net.TCPListener).File()
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = file.Close() })
 	return lis.Addr().String(), file
 }
 
@@ -76,9 +76,10 @@ type child struct {
 	stderr bytes.Buffer
 	ready  chan struct{} // closed when it serves
 	gone   chan struct{} // closed when it has ended, and all that it told was heard
+	shot   atomic.Pointer[string]
 
 	// Set before gone is closed.
-	point  string // where it ended itself
+	point  string // where it ended itself, or was shot
 	closed bool   // gracefully
 	signal syscall.Signal
 }
@@ -129,9 +130,18 @@ func (c *child) hear(told *os.File, effect func(string, int)) {
 		}
 	}
 	_ = c.cmd.Wait()
+	if at := c.shot.Load(); at != nil && c.point == "" {
+		c.point = *at
+	}
 	if ws, ok := c.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		c.signal = ws.Signal()
 	}
+}
+
+// shoot kills it at a point that it does not know of.
+func (c *child) shoot(point string) {
+	c.shot.Store(&point)
+	c.kill()
 }
 
 func (c *child) kill() { _ = c.cmd.Process.Kill() }

@@ -87,7 +87,6 @@ func connect(t *testing.T, addr string) *grpc.ClientConn {
 		}),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
 
@@ -149,7 +148,7 @@ func (o *op) settle(a *answer, t *tally) {
 		o.first = a
 	}
 	if o.first.code != a.code || o.first.unknown != a.unknown || o.first.bytes != a.bytes && !a.unknown {
-		t.violate("%s %s: answered %v (%s, unknown %t) and then %v (%s, unknown %t), %.200q and %.200q", o.method, o.name,
+		t.violate("%s %s: answered %v (%s, unknown %t) and then %v (%s, unknown %t), %.80q and %.80q", o.method, o.name,
 			o.first.code, o.first.st, o.first.unknown, a.code, a.st, a.unknown, o.first.bytes, a.bytes)
 	}
 }

@@ -33,7 +33,7 @@ func run(t *testing.T, sum *tally, exe, bug string, first bool) {
 					break
 				}
 				if strings.HasPrefix(point, "create.") {
-					created := newWorld(t, sum, exe, bug)
+					created := newWorld(t, sum, 2, exe, bug)
 					created.live(point)
 					created.finish()
 					continue
@@ -43,7 +43,7 @@ func run(t *testing.T, sum *tally, exe, bug string, first bool) {
 					w = nil
 				}
 				if w == nil {
-					w = newWorld(t, sum, exe, bug)
+					w = newWorld(t, sum, clients, exe, bug)
 				}
 				w.live(point)
 			}

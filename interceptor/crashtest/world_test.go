@@ -44,19 +44,27 @@ type world struct {
 	victim  atomic.Pointer[child]
 }
 
-func newWorld(t *testing.T, sum *tally, exe, bug string) *world {
+func newWorld(t *testing.T, sum *tally, callers int, exe, bug string) *world {
 	t.Helper()
 	w := &world{
 		tally: sum, exe: exe, bug: bug, file: filepath.Join(t.TempDir(), "ledger.db"),
 		ending: make(chan struct{}), byName: map[string]*op{},
 	}
 	w.addr, w.lis = listen(t)
-	for range clients {
+	for range callers {
 		conn := connect(t, w.addr)
 		w.conns = append(w.conns, conn)
 		w.done.Go(func() { w.client(conn) })
 	}
 	return w
+}
+
+// close ends the connections of a world that is over.
+func (w *world) close() {
+	for _, conn := range w.conns {
+		conn.Close()
+	}
+	_ = w.lis.Close()
 }
 
 // client makes calls until the world ends, each of them until it has a definite answer.
@@ -76,11 +84,13 @@ func (w *world) choose() *op {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := len(w.ops)
-	switch {
-	case n > 0 && rand.N(5) == 0:
-		return w.ops[n-1-rand.N(min(n, clients))]
-	case n > 0 && rand.N(5) == 0:
-		return w.ops[rand.N(n)]
+	if n > 0 {
+		switch rand.N(5) {
+		case 0:
+			return w.ops[n-1-rand.N(min(n, clients))]
+		case 1:
+			return w.ops[rand.N(n)]
+		}
 	}
 	o := newOp(fmt.Sprintf("call-%d", n))
 	w.ops = append(w.ops, o)
@@ -101,7 +111,7 @@ func (w *world) resolve(o *op, conn *grpc.ClientConn) {
 		cancel()
 		if definite {
 			if w.answers.Add(-1) == 0 {
-				w.victim.Load().kill()
+				w.victim.Load().shoot(crashtest.AnswerReceived)
 			}
 			o.settle(a, w.tally)
 			return
@@ -156,11 +166,7 @@ func (w *world) live(point string) {
 	if c.closed {
 		w.violate("the server closed its store without coming to %s", point)
 	}
-	fired := c.point
-	if fired == "" && point == crashtest.AnswerReceived && w.answers.Load() <= 0 {
-		fired = point
-	}
-	w.killed(fired)
+	w.killed(c.point)
 }
 
 // often is the how many times a point has to be reached.

@@ -13,7 +13,7 @@ import (
 type parent struct{ pipe *os.File }
 
 func (p parent) tell(words ...any) {
-	if _, err := p.pipe.WriteString(fmt.Sprintln(words...)); err != nil {
+	if _, err := p.pipe.Write(fmt.Appendln(nil, words...)); err != nil {
 		os.Exit(3) // nobody is there
 	}
 }
