@@ -59,6 +59,7 @@ func TestReconcile(t *testing.T) {
 					func(ctx context.Context, rec store.Record, req proto.Message) (proto.Message, error) {
 						asked++
 						require.Equal(t, store.Abandoned, rec.State)
+						require.Equal(t, asked, rec.Attempt)
 						require.Equal(t, testService+"Plain", rec.Method)
 						require.Equal(t, "x", req.(*testpb.Request).GetText())
 						require.NoError(t, ctx.Err())

@@ -81,6 +81,20 @@ func TestRunEndsWithItsLease(t *testing.T) {
 		})
 	})
 
+	t.Run("which_counts_from_the_last_renewal", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			began := time.Now()
+			records := &scripted{}
+			records.renew = func(ctx context.Context, id store.ID, token store.Token, lease time.Duration) error {
+				if time.Since(began) > time.Minute {
+					return errDisk
+				}
+				return records.Memory.Renew(ctx, id, token, lease)
+			}
+			require.Equal(t, 90*time.Second, cancelledAfter(t, records))
+		})
+	})
+
 	t.Run("and_at_once_when_the_claim_is_lost", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			records := &scripted{renew: func(context.Context, store.ID, store.Token, time.Duration) error { return store.ErrLost }}

@@ -59,6 +59,13 @@ func TestCallerLeavesBeforeItsHandlerStarts(t *testing.T) {
 					asked++
 					return &testpb.Response{Number: 7}, nil
 				}))
+			slow := records.begin
+			records.begin = func(ctx context.Context, c store.Claim) (store.Record, error) {
+				if c.TakeoverBelow == 0 {
+					return records.Memory.Begin(ctx, c)
+				}
+				return slow(ctx, c)
+			}
 			leave(t, s)
 			require.Zero(t, asked)
 			records.begin = nil
