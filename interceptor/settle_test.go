@@ -35,6 +35,7 @@ func TestCallerLeavesBeforeItsHandlerStarts(t *testing.T) {
 		defer cancel()
 		require.Equal(t, codes.DeadlineExceeded, status.Code(s.call(ctx, "Plain", key("a"), "x").err))
 		time.Sleep(time.Minute)
+		settle()
 	}
 
 	t.Run("the_key_is_free_for_the_same_request_only", func(t *testing.T) {
