@@ -39,6 +39,7 @@ func (st *standing) record(id store.ID, now time.Time) store.Record {
 // then only later operations of the same transaction see it. discard forgets it.
 type effects struct {
 	s     *Store
+	id    int // of the transaction
 	now   time.Time
 	root  *bbolt.Bucket
 	wrote bool
@@ -85,6 +86,7 @@ func (s *Store) apply(tx *bbolt.Tx, ops []*op) (*effects, error) {
 func (s *Store) effects(tx *bbolt.Tx) (*effects, error) {
 	fx := &effects{
 		s:       s,
+		id:      tx.ID(),
 		now:     s.clock.now(),
 		root:    tx.Bucket(rootBucket),
 		ids:     map[store.ID]*standing{},

@@ -47,8 +47,9 @@ func open(path string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := start(db)
-	if err != nil {
+	s := newStore(db)
+	if err := errors.Join(occupy(db), s.start()); err != nil {
+		vacate(db)
 		return nil, errors.Join(err, db.Close())
 	}
 	return s, nil
@@ -91,9 +92,8 @@ func openDB(path string) (db *bbolt.DB, err error) {
 	return db, nil
 }
 
-// start reads what a store keeps in memory, begins a new incarnation, and starts the committer.
-func start(db *bbolt.DB) (*Store, error) {
-	s := &Store{
+func newStore(db *bbolt.DB) *Store {
+	return &Store{
 		db:      db,
 		queue:   queue{wake: make(chan struct{}, 1)},
 		stop:    make(chan struct{}),
@@ -104,22 +104,29 @@ func start(db *bbolt.DB) (*Store, error) {
 		open:    map[uint8]*segment{},
 		lists:   map[*listing]struct{}{},
 	}
+}
+
+// start reads what a store keeps in memory, begins a new incarnation, and starts the committer.
+func (s *Store) start() error {
 	if err := s.view(s.load); err != nil {
-		return nil, err
+		return err
 	}
 	failpoint("open.loaded")
+	var id int
 	err := s.update(func(tx *bbolt.Tx) error {
+		id = tx.ID()
 		root := tx.Bucket(rootBucket)
 		return errors.Join(
 			putNumber(root.Bucket(metaBucket), incarnationKey, s.incarnation),
 			writeTime(root, s.clock.now()))
 	})
 	if err != nil {
-		return nil, fmt.Errorf("first commit: %w", err)
+		return fmt.Errorf("first commit: %w", err)
 	}
 	failpoint("open.begun")
+	s.isDurable(int64(id))
 	go s.run()
-	return s, nil
+	return nil
 }
 
 // load reads the store in tx.

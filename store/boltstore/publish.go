@@ -48,6 +48,7 @@ func (s *Store) publish(fx *effects, took time.Duration) {
 		s.sweepFrom = s.clock.now().Add(sweepPace * took)
 	}
 	if fx.wrote {
+		s.isDurable(int64(fx.id))
 		s.commits++
 	}
 }

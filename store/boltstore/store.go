@@ -18,14 +18,16 @@ import (
 	"github.com/oncerpc/oncerpc/store"
 )
 
-// Store keeps records in a bbolt file. It is made by [Open]; its methods may be called concurrently.
+// Store keeps records in a bbolt file. It is made by [Open] or [New]; its methods may be called concurrently.
 type Store struct {
 	db          *bbolt.DB
+	borrowed    bool // the application closes it
 	clock       clock
 	salt        [16]byte
 	incarnation uint64
 
 	queue    queue
+	group    group
 	stop     chan struct{} // tells the committer to end
 	stopped  chan struct{} // it has
 	dead     chan struct{} // closed with fault
@@ -53,6 +55,7 @@ type Store struct {
 	commits   uint64
 
 	slots      slots
+	durable    atomic.Int64 // the last transaction that is known to be
 	operations atomic.Uint64
 }
 

@@ -35,6 +35,7 @@ func (s *Store) transaction() (*transaction, error) {
 	go t.run(s.db, began)
 	select {
 	case t.tx = <-began:
+		s.isDurable(int64(t.tx.ID()) - 1)
 		return t, nil
 	case <-t.done:
 		return nil, s.latch(t.err)
