@@ -24,7 +24,12 @@ func (fx *effects) append(r store.Record, value []byte, retention time.Duration)
 	seg.next++
 	seg.bytes += len(value)
 	seg.latest = max(seg.latest, nanos(r.Expires))
-	fx.changes = append(fx.changes, change{id: r.ID, tag: tag(hash), loc: next.loc, add: true})
+	released := r.State == store.Released
+	if released {
+		seg.released = append(seg.released, next.loc.position())
+	}
+	fx.s.room.ended(len(value))
+	fx.changes = append(fx.changes, change{id: r.ID, tag: tag(hash), loc: next.loc, add: true, released: released})
 	if seg.next >= min(segmentRecords, maxPositions) || seg.bytes >= segmentBytes {
 		return next, fx.seal(seg, b)
 	}
@@ -47,7 +52,12 @@ func (fx *effects) appendable(stream uint8) (*segment, *bbolt.Bucket, error) {
 			return nil, nil, fmt.Errorf("segment %d is gone", seg.number)
 		}
 		b.FillPercent = 1 // nothing is ever put between two records
-		return seg, b, nil
+		if fx.now.Before(seg.began.Add(segmentAge(stream))) {
+			return seg, b, nil
+		}
+		if err := fx.seal(seg, b); err != nil {
+			return nil, nil, err
+		}
 	}
 	number, err := fx.segments().NextSequence()
 	if err != nil {
@@ -62,7 +72,7 @@ func (fx *effects) appendable(stream uint8) (*segment, *bbolt.Bucket, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	seg = &segment{handle: handle, number: number, stream: stream}
+	seg = &segment{handle: handle, number: number, stream: stream, began: fx.now}
 	fx.touched[handle], fx.open[stream] = seg, seg
 	return seg, b, b.Put([]byte{headerKey}, []byte{segmentVersion, stream})
 }
@@ -83,7 +93,8 @@ func (fx *effects) takeHandle() (int, error) {
 
 func (fx *effects) seal(seg *segment, b *bbolt.Bucket) error {
 	entries, _, _ := entriesOf(b)
-	seg.sealed = true
+	setReleased(entries, seg.released)
+	seg.sealed, seg.released = true, nil
 	fx.open[seg.stream] = nil
 	fx.sealed = append(fx.sealed, seg)
 	return b.Put([]byte{indexKey}, encodeIndex(seg.latest, entries))
@@ -98,9 +109,10 @@ func (fx *effects) delete(old *stored) error {
 	}
 	fx.gone[old.loc] = true
 	hash := fx.s.hash(old.rec.ID)
-	fx.changes = append(fx.changes, change{id: old.rec.ID, tag: tag(hash), loc: old.loc})
+	released := old.rec.State == store.Released
+	fx.changes = append(fx.changes, change{id: old.rec.ID, tag: tag(hash), loc: old.loc, released: released})
 	if e, _ := parseRecordKey(old.key); e.hash != hash {
-		fx.changes = append(fx.changes, change{id: old.rec.ID, tag: tag(e.hash), loc: old.loc})
+		fx.changes = append(fx.changes, change{id: old.rec.ID, tag: tag(e.hash), loc: old.loc, odd: true})
 	}
 	if !seg.sealed {
 		return nil

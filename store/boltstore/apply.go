@@ -56,6 +56,9 @@ type effects struct {
 	sealed       []*segment
 	dropped      *segment
 	droppedKeys  []entry
+
+	claims int   // that stand, with those of this transaction
+	bytes  int64 // about what the commit writes
 }
 
 // change is one of the index.
@@ -63,7 +66,10 @@ type change struct {
 	id  store.ID
 	tag uint32
 	loc location
-	add bool
+
+	add      bool
+	released bool // the record is
+	odd      bool // it is found by another tag as well
 }
 
 // errNothing rolls back a transaction in which nothing was written.
@@ -97,7 +103,7 @@ func (s *Store) effects(tx *bbolt.Tx) (*effects, error) {
 	if fx.root == nil {
 		return fx, errors.New("the bucket \"" + string(rootBucket) + "\" was deleted")
 	}
-	return fx, nil
+	return fx, s.room.measure(tx)
 }
 
 // doAll does operations. From before the first on nobody else claims their IDs, until publish or discard.
@@ -120,6 +126,7 @@ func (fx *effects) enter(ops []*op) {
 		}
 	}
 	fx.s.busy = fx.ids
+	fx.claims = len(fx.s.claims)
 }
 
 // complete adds what every commit has. sweep: look for a segment to drop even if nothing was written yet.
@@ -132,6 +139,7 @@ func (fx *effects) complete(sweep bool) error {
 	if !fx.wrote {
 		return nil
 	}
+	fx.s.room.prepare(fx.root.Tx(), fx.bytes)
 	err := writeTime(fx.root, fx.now)
 	failpoint("commit.applied")
 	return err
@@ -185,7 +193,7 @@ func (fx *effects) begin(o *op, st *standing, r store.Record) error {
 		o.rec = r
 		return nil
 	}
-	if fx.now.Before(fx.s.fullUntil) {
+	if fx.now.Before(fx.s.fullUntil) || !fx.s.room.has(fx.claims+1) {
 		o.err = store.ErrFull
 		return nil
 	}
@@ -206,6 +214,7 @@ func (fx *effects) begin(o *op, st *standing, r store.Record) error {
 	if r.State == store.Abandoned {
 		next.Attempt++
 	}
+	fx.claims++
 	o.rec = next
 	if o.claim.Volatile && r.State != store.Abandoned {
 		st.claim, st.changed = &claim{rec: next, volatile: true}, true
@@ -262,6 +271,7 @@ func (fx *effects) put(o *op, st *standing, r store.Record, retention time.Durat
 		return nil
 	}
 	fx.wrote, st.changed = true, true
+	fx.bytes += 2 * int64(len(value))
 	if r.State == store.Running || r.State == store.Abandoned {
 		return fx.hold(st, r, value)
 	}

@@ -38,7 +38,16 @@
 // # Limits
 //
 // An older copy of the file has forgotten what came after it was made; a clock that was far ahead in an earlier opening
-// stays there. The file shrinks never; what expires is used again. A network file system is no place for it.
+// stays there. A network file system is no place for it.
+//
+// # Operating
+//
+// The file grows with what it holds, by a sixteenth at a time and at most 16 MiB, and never shrinks: the space of
+// records that have expired is swept by itself, a range at a time, and used again. Under a steady load it stays within
+// twice its live data. [WithMaxSize] bounds it. A store at its bound refuses new claims with [store.ErrFull], which the
+// interceptor answers with OVERLOADED and a wait of five seconds, while runs that are under way end and are replayed as
+// always; claims are accepted again once records have expired, or when the store is opened with a higher bound. A reader that stays in [Store.View] for long keeps pages from being used again. [Store.Stats] tells
+// how much is live and how much is free: an alert on Live against MaxSize comes before the refusals.
 //
 // # Design
 //
@@ -59,13 +68,14 @@
 //
 // All numbers are big-endian. A record is a version (1), a CRC-32C of what follows (4), the ID (32), and a marshalled
 // oncerpc.v1.Record; the index of a segment is a version (1), a CRC-32C of what follows (4), the latest expiry (8), and
-// position (2) and hash (8) of each record. The hash is the first 8 bytes of SHA-256 of salt and ID.
+// position (2) and hash (8) of each record; the highest bit of the position is set if it is Released. The hash is the
+// first 8 bytes of SHA-256 of salt and ID.
 //
 // A claim takes the lowest free slot. The commit that writes its outcome frees the slot, so that the bucket holds the
 // claims that stand and little else, and opening finds them without a search.
 //
 // Records go to the end of the open segment of their stream, which is the power of two of their retention in seconds.
-// A segment is sealed when it is full, and dropped as a bucket when its last record has expired, inside a commit that
+// A segment is sealed when it is full, or when a sixteenth of its stream's retention has passed, and dropped as a bucket when its last record has expired, inside a commit that
 // is made anyway, or by itself when the store is idle. A record that is replaced is deleted by the commit that writes
 // its successor: an ID has one record at most, and none comes back when its successor has expired.
 //

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"io"
+	"os"
 	"reflect"
 	"runtime"
 	"unsafe"
@@ -24,7 +25,12 @@ var (
 type Entry = entry
 
 // NewEntry makes one.
-func NewEntry(hash uint64, position int) Entry { return Entry{hash, position} }
+func NewEntry(hash uint64, position int) Entry { return Entry{hash: hash, position: position} }
+
+// ReleasedEntry makes one of a Released record.
+func ReleasedEntry(hash uint64, position int) Entry {
+	return Entry{hash: hash, position: position, released: true}
+}
 
 // Crash ends a store as the end of its process would, whatever claims are held.
 func (s *Store) Crash() {
@@ -39,6 +45,9 @@ func (s *Store) Crash() {
 	s.isClosed = true
 	_ = s.db.Close()
 }
+
+// Admit judges a file that was opened at a path.
+func Admit(f *os.File, path string) error { return admit(f, path) }
 
 // DB is the bbolt database of a store.
 func (s *Store) DB() *bbolt.DB { return s.db }

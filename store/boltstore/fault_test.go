@@ -184,7 +184,7 @@ func TestCommits(t *testing.T) {
 		st := s.Stats()
 		require.EqualValues(t, 2*callers*each, st.Operations)
 		require.Less(t, st.Commits, st.Operations/4)
-		require.Equal(t, callers*each, st.Kept)
+		require.Equal(t, callers*each, st.Done)
 	})
 
 	t.Run("duplicates_and_lost_tokens_need_none", func(t *testing.T) {

@@ -18,6 +18,9 @@ import (
 // large, NoFreelistSync. It is an error if it is read-only, has NoSync set, or is used by another Store, or by one that
 // was latched, until it is closed and opened again. Unlike Open, New does not go through the pages of the file first.
 //
+// [WithMaxSize] bounds the whole file, which still grows by the AllocSize of the database, and needs its statistics: it
+// is an error with NoStatistics. Without the option there is no bound.
+//
 // The application may write by db.Update beside the store, each waiting for the other, but not within a closure of
 // [Transact]. It must not set NoSync later.
 func New(db *bbolt.DB, opts ...Option) (*Store, error) {
@@ -25,14 +28,14 @@ func New(db *bbolt.DB, opts ...Option) (*Store, error) {
 	for _, opt := range opts {
 		opt.apply(&o)
 	}
-	s, err := borrow(db)
+	s, err := borrow(db, o.maxSize)
 	if err != nil {
 		return nil, fmt.Errorf("boltstore: new: %w", err)
 	}
 	return s, nil
 }
 
-func borrow(db *bbolt.DB) (*Store, error) {
+func borrow(db *bbolt.DB, maxSize int64) (*Store, error) {
 	switch {
 	case db.IsReadOnly():
 		return nil, errors.New("the database is read-only")
@@ -42,7 +45,7 @@ func borrow(db *bbolt.DB) (*Store, error) {
 	if err := occupy(db); err != nil {
 		return nil, err
 	}
-	s, err := startBorrowed(db)
+	s, err := startBorrowed(db, maxSize)
 	if err != nil {
 		vacate(db)
 		return nil, err
@@ -50,8 +53,8 @@ func borrow(db *bbolt.DB) (*Store, error) {
 	return s, nil
 }
 
-func startBorrowed(db *bbolt.DB) (*Store, error) {
-	s := newStore(db)
+func startBorrowed(db *bbolt.DB, maxSize int64) (*Store, error) {
+	s := newStore(db, maxSize)
 	s.borrowed = true
 	err := s.update(func(tx *bbolt.Tx) error {
 		if tx.Bucket(rootBucket) != nil {

@@ -1,6 +1,7 @@
 package boltstore
 
 import (
+	"cmp"
 	"container/heap"
 	"errors"
 	"fmt"
@@ -18,7 +19,9 @@ import (
 // Option configures a [Store].
 type Option interface{ apply(*options) }
 
-type options struct{}
+type options struct {
+	maxSize int64 // 0: none was set
+}
 
 // Open opens the store in the file at path, which is created, for its owner only, if it is not there. Claims that were
 // running when the file was last in use are abandoned: the lock on it proves that their process is gone.
@@ -30,14 +33,14 @@ func Open(path string, opts ...Option) (*Store, error) {
 	for _, opt := range opts {
 		opt.apply(&o)
 	}
-	s, err := open(path)
+	s, err := open(path, cmp.Or(o.maxSize, defaultMaxSize))
 	if err != nil {
 		return nil, fmt.Errorf("boltstore: open %s: %w", path, err)
 	}
 	return s, nil
 }
 
-func open(path string) (*Store, error) {
+func open(path string, maxSize int64) (*Store, error) {
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		if err := create(path); err != nil {
 			return nil, err
@@ -47,7 +50,8 @@ func open(path string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := newStore(db)
+	s := newStore(db, maxSize)
+	s.room.grows = true
 	if err := errors.Join(occupy(db), s.start()); err != nil {
 		vacate(db)
 		return nil, errors.Join(err, db.Close())
@@ -56,9 +60,8 @@ func open(path string) (*Store, error) {
 }
 
 const (
-	pageSize  = 8 << 10  // fewer, larger pages: 1.2 times the commits of 4 KiB
-	allocSize = 16 << 20 // what the file grows by
-	mapSize   = 4 << 30  // address space only; a map that need not grow never blocks readers
+	pageSize = 8 << 10 // fewer, larger pages: 1.2 times the commits of 4 KiB
+	mapSize  = 4 << 30 // address space only; a map that need not grow never blocks readers
 )
 
 // openDB opens the bbolt file. What is wrong with it is found by openFile, before bbolt maps it.
@@ -75,7 +78,6 @@ func openDB(path string) (db *bbolt.DB, err error) {
 		Timeout:        lockTimeout,
 		FreelistType:   bbolt.FreelistMapType,
 		NoFreelistSync: true, // a large free list is not written by every commit; Close writes it
-		NoStatistics:   true,
 		OpenFile: func(path string, flag int, mode os.FileMode) (*os.File, error) {
 			file, err = openFile(path, flag&^os.O_CREATE, mode)
 			return file, err
@@ -88,13 +90,14 @@ func openDB(path string) (db *bbolt.DB, err error) {
 	if err != nil {
 		return nil, err
 	}
-	db.AllocSize = allocSize
+	db.AllocSize = 0
 	return db, nil
 }
 
-func newStore(db *bbolt.DB) *Store {
-	return &Store{
+func newStore(db *bbolt.DB, maxSize int64) *Store {
+	s := &Store{
 		db:      db,
+		path:    db.Path(),
 		queue:   queue{wake: make(chan struct{}, 1)},
 		stop:    make(chan struct{}),
 		stopped: make(chan struct{}),
@@ -104,6 +107,9 @@ func newStore(db *bbolt.DB) *Store {
 		open:    map[uint8]*segment{},
 		lists:   map[*listing]struct{}{},
 	}
+	s.room.max = maxSize
+	s.room.outcome.Store(firstOutcome)
+	return s
 }
 
 // start reads what a store keeps in memory, begins a new incarnation, and starts the committer.
@@ -145,9 +151,10 @@ func (s *Store) load(tx *bbolt.Tx) error {
 	if err := s.loadClaims(slots); err != nil {
 		return err
 	}
-	return segments.ForEachBucket(func(name []byte) error {
+	err := segments.ForEachBucket(func(name []byte) error {
 		return s.loadSegment(name, segments.Bucket(name))
 	})
+	return cmp.Or(err, s.room.measure(tx))
 }
 
 // addSegment puts a segment that was read into its place.

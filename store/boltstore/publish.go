@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// publish makes the effects of a transaction that is durable, or wrote nothing, known to readers, and wakes those who waited for the claims that
-// ended. took is how long the transaction was.
+// publish makes the effects of a transaction that is durable, or wrote nothing, known to readers, and wakes those who
+// waited for the claims that ended. took is how long the transaction was.
 func (s *Store) publish(fx *effects, took time.Duration) {
 	if fx.wrote {
 		failpoint("commit.durable")
@@ -33,6 +33,7 @@ func (s *Store) publish(fx *effects, took time.Duration) {
 	}
 	s.publishSegments(fx)
 	for _, c := range fx.changes {
+		s.count(c)
 		if c.add {
 			s.index.add(c.tag, c.loc)
 		} else {
@@ -51,6 +52,23 @@ func (s *Store) publish(fx *effects, took time.Duration) {
 		s.isDurable(int64(fx.id))
 		s.commits++
 	}
+}
+
+// count counts a record that has come or gone.
+func (s *Store) count(c change) {
+	n, released := 1, 0
+	switch {
+	case c.odd:
+		return
+	case !c.add:
+		n = -1
+	}
+	if c.released {
+		released = n
+	}
+	seg := s.segments[c.loc.handle()]
+	seg.kept, s.kept = seg.kept+n, s.kept+n
+	seg.keptReleased, s.released = seg.keptReleased+released, s.released+released
 }
 
 // publishSegments makes new, grown and sealed segments known.
@@ -78,6 +96,7 @@ func (s *Store) forget(seg *segment, entries []entry) {
 	for _, e := range entries {
 		s.index.remove(tag(e.hash), at(seg.handle, e.position))
 	}
+	s.kept, s.released = s.kept-seg.kept, s.released-seg.keptReleased
 	s.segments[seg.handle] = nil
 	s.handles = append(s.handles, seg.handle)
 	if s.open[seg.stream] == seg {

@@ -57,7 +57,7 @@ func TestBytes(t *testing.T) {
 		require.Equal(t, r, decoded)
 	}
 
-	entries := []boltstore.Entry{boltstore.NewEntry(0x0102030405060708, 0), boltstore.NewEntry(1<<63, 2047)}
+	entries := []boltstore.Entry{boltstore.NewEntry(0x0102030405060708, 0), boltstore.ReleasedEntry(7, 99), boltstore.NewEntry(1<<63, 2047)}
 	latest, decoded, ok := boltstore.DecodeIndex(golden(t, "index_v1", boltstore.EncodeIndex(99, entries)))
 	require.True(t, ok)
 	require.EqualValues(t, 99, latest)
@@ -101,7 +101,7 @@ func FuzzDecodeRecord(f *testing.F) {
 }
 
 func FuzzDecodeIndex(f *testing.F) {
-	f.Add(boltstore.EncodeIndex(99, []boltstore.Entry{boltstore.NewEntry(5, 7)}))
+	f.Add(boltstore.EncodeIndex(99, []boltstore.Entry{boltstore.NewEntry(5, 7), boltstore.ReleasedEntry(6, 8)}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		boltstore.Seal(b)
 		if latest, entries, ok := boltstore.DecodeIndex(b); ok {

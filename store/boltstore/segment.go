@@ -25,12 +25,18 @@ type segment struct {
 	bytes  int   // of the values appended
 	latest int64 // when the last of its records expires, in nanoseconds
 	odd    []entry
+
+	began        time.Time // when its first record was appended
+	released     []int     // the positions of its Released records, until it is sealed
+	kept         int       // how many records it has
+	keptReleased int       // of these
 }
 
 // entry is what the index knows of a record: the hash of its ID, and its position in the segment.
 type entry struct {
 	hash     uint64
 	position int
+	released bool // known of sealed segments
 }
 
 // How much a segment holds. Variables, so that tests can make small ones.
@@ -47,6 +53,7 @@ const (
 	indexKey   = 0xff // one byte alone: the index of a sealed segment
 
 	recordKeyLen = 2 + 8
+	releasedBit  = 1 << 15 // of a position in an index
 )
 
 const segmentVersion = 1
@@ -63,6 +70,10 @@ func longest(stream uint8) time.Duration {
 	}
 	return time.Duration(1) << stream * time.Second
 }
+
+// segmentAge is how long records are appended to a segment of a stream: the first would otherwise wait for the last, when
+// few come, and take room for many times their retention.
+func segmentAge(stream uint8) time.Duration { return max(longest(stream)/16, time.Second) }
 
 func segmentName(number uint64) []byte { return binary.BigEndian.AppendUint64(nil, number) }
 
@@ -96,13 +107,17 @@ func seekRecord(b *bbolt.Bucket, position int) (k, v []byte) {
 }
 
 // encodeIndex makes the index of a sealed segment: version, CRC-32C of all that follows it, latest expiry, and two
-// bytes of position and eight of hash for each record.
+// bytes of position, with a bit for those that are Released, and eight of hash for each record.
 func encodeIndex(latest int64, entries []entry) []byte {
 	b := make([]byte, 5, 13+len(entries)*recordKeyLen)
 	b[0] = segmentVersion
 	b = binary.BigEndian.AppendUint64(b, uint64(latest))
 	for _, e := range entries {
-		b = binary.BigEndian.AppendUint16(b, uint16(e.position))
+		position := uint16(e.position)
+		if e.released {
+			position |= releasedBit
+		}
+		b = binary.BigEndian.AppendUint16(b, position)
 		b = binary.BigEndian.AppendUint64(b, e.hash)
 	}
 	binary.BigEndian.PutUint32(b[1:], crc32.Checksum(b[5:], castagnoli))
@@ -117,8 +132,13 @@ func decodeIndex(b []byte) (latest int64, entries []entry, ok bool) {
 	latest = int64(binary.BigEndian.Uint64(b[5:]))
 	entries = make([]entry, 0, (len(b)-13)/recordKeyLen)
 	for b = b[13:]; len(b) > 0; b = b[recordKeyLen:] {
-		e, ok := parseRecordKey(b[:recordKeyLen])
-		if !ok {
+		position := binary.BigEndian.Uint16(b)
+		e := entry{
+			hash:     binary.BigEndian.Uint64(b[2:]),
+			position: int(position &^ releasedBit),
+			released: position&releasedBit != 0,
+		}
+		if e.position >= maxPositions {
 			return 0, nil, false
 		}
 		entries = append(entries, e)
@@ -140,6 +160,16 @@ func entriesOf(b *bbolt.Bucket) (entries []entry, latest int64, indexed bool) {
 		}
 	}
 	return entries, 0, false
+}
+
+// setReleased marks the records at these positions, which ascend as those of the entries do.
+func setReleased(entries []entry, positions []int) {
+	for i := range entries {
+		for len(positions) > 0 && positions[0] < entries[i].position {
+			positions = positions[1:]
+		}
+		entries[i].released = len(positions) > 0 && positions[0] == entries[i].position
+	}
 }
 
 // without takes out what was deleted after the segment was sealed.
@@ -185,7 +215,12 @@ func (s *Store) loadSegment(name []byte, b *bbolt.Bucket) error {
 	}
 	for _, e := range entries {
 		s.index.add(tag(e.hash), at(seg.handle, e.position))
+		if e.released {
+			seg.keptReleased++
+		}
 	}
+	seg.kept = len(entries) - len(seg.odd)
+	s.kept, s.released = s.kept+seg.kept, s.released+seg.keptReleased
 	s.addSegment(seg)
 	return nil
 }
@@ -193,7 +228,8 @@ func (s *Store) loadSegment(name []byte, b *bbolt.Bucket) error {
 // readSegment goes through the records of a segment without an index. One that cannot be read is kept under every hash
 // that it may have, and for as long as it may be kept.
 func (s *Store) readSegment(seg *segment, b *bbolt.Bucket, entries []entry) []entry {
-	for _, e := range entries {
+	seg.began = s.clock.now()
+	for i, e := range entries {
 		_, v := seekRecord(b, e.position)
 		seg.next = max(seg.next, e.position+1)
 		seg.bytes += len(v)
@@ -206,7 +242,14 @@ func (s *Store) readSegment(seg *segment, b *bbolt.Bucket, entries []entry) []en
 		}
 		seg.latest = max(seg.latest, nanos(r.Expires))
 		if hash := s.hash(r.ID); hash != e.hash {
-			seg.odd = append(seg.odd, entry{hash, e.position})
+			seg.odd = append(seg.odd, entry{hash: hash, position: e.position})
+		}
+		if r.Ended.Before(seg.began) && err == nil {
+			seg.began = r.Ended
+		}
+		if r.State == store.Released {
+			entries[i].released = true
+			seg.released = append(seg.released, e.position)
 		}
 	}
 	return append(entries, seg.odd...)

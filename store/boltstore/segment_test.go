@@ -17,8 +17,13 @@ import (
 // fill ends n new claims, a few at a time, and returns them.
 func fill(t *testing.T, s *boltstore.Store, n int, e store.End) []store.Claim {
 	t.Helper()
+	return fillWith(t, s, 16, n, e)
+}
+
+// fillWith is fill with a number of callers at a time.
+func fillWith(t *testing.T, s *boltstore.Store, callers, n int, e store.End) []store.Claim {
+	t.Helper()
 	claims := make([]store.Claim, n)
-	const callers = 16
 	errs := make(chan error, callers)
 	for i := range claims {
 		claims[i] = newClaim()
@@ -97,7 +102,7 @@ func TestSegments(t *testing.T) {
 				require.Equal(t, store.Absent, get(t, s, short[0].ID).State)
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				require.Equal(t, 60, s.Stats().Kept)
+				require.Equal(t, 60, s.Stats().Done)
 				require.Equal(t, 2, s.Stats().Segments)
 				require.Len(t, s.Indexed(), 60)
 				info, err := os.Stat(path)
@@ -113,7 +118,7 @@ func TestSegments(t *testing.T) {
 			require.NoError(t, s.Close())
 			checkFile(t, path)
 			s = open(t, path)
-			require.Equal(t, 60, s.Stats().Kept)
+			require.Equal(t, 60, s.Stats().Done)
 			require.Equal(t, "long", string(get(t, s, long[59].ID).Outcome))
 		})
 	})
@@ -127,7 +132,7 @@ func TestSegments(t *testing.T) {
 			s = open(t, path)
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			require.Zero(t, s.Stats().Kept)
+			require.Zero(t, s.Stats().Done)
 			require.Zero(t, s.Stats().Segments)
 			require.EqualValues(t, 4, s.Stats().Commits)
 		})
@@ -150,7 +155,7 @@ func TestSegments(t *testing.T) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			require.Equal(t, store.Absent, get(t, s, c.ID).State)
-			require.Zero(t, s.Stats().Kept)
+			require.Zero(t, s.Stats().Done)
 		})
 	})
 

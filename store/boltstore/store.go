@@ -21,6 +21,7 @@ import (
 // Store keeps records in a bbolt file. It is made by [Open] or [New]; its methods may be called concurrently.
 type Store struct {
 	db          *bbolt.DB
+	path        string
 	borrowed    bool // the application closes it
 	clock       clock
 	salt        [16]byte
@@ -53,8 +54,11 @@ type Store struct {
 	fullUntil time.Time // no claim is tried before
 	lists     map[*listing]struct{}
 	commits   uint64
+	kept      int // records in segments
+	released  int // of these
 
 	slots      slots
+	room       room
 	durable    atomic.Int64 // the last transaction that is known to be
 	operations atomic.Uint64
 }

@@ -17,7 +17,7 @@ func (s *Store) claimInMemory(c store.Claim) (r store.Record, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.clock.now()
-	if s.refusal(true) != nil || now.Before(s.fullUntil) ||
+	if s.refusal(true) != nil || now.Before(s.fullUntil) || !s.room.has(len(s.claims)+1) ||
 		s.claims[c.ID] != nil || s.busy[c.ID] != nil || len(s.index.find(t, room[:0])) > 0 {
 		return store.Record{}, false
 	}
