@@ -140,7 +140,7 @@ func (fx *effects) complete(sweep bool) error {
 		return nil
 	}
 	fx.s.room.prepare(fx.root.Tx(), fx.bytes)
-	err := writeTime(fx.root, fx.now)
+	err := errors.Join(writeTime(fx.root, fx.now), fx.writeCounts())
 	failpoint("commit.applied")
 	return err
 }

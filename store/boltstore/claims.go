@@ -72,6 +72,9 @@ type slots struct {
 	end  uint32 // from here on no slot was ever used
 }
 
+// used is how many slots hold a claim.
+func (s *slots) used() int { return int(s.end) - len(s.free) }
+
 func (s *slots) take() uint32 {
 	if len(s.free) > 0 {
 		return heap.Pop(&s.free).(uint32)

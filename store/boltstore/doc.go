@@ -59,6 +59,8 @@
 //	           salt         16 bytes: of the hash by which IDs are found
 //	           incarnation  8 bytes: how often the store was opened
 //	           time         8 bytes: when the last commit was made, in nanoseconds
+//	           records      8 bytes: how many records there are in segments
+//	           claims       8 bytes: how many slots are not free
 //	running    slot (4)     a claim that is Running or Abandoned, or one byte 0: the slot is free
 //	segments   number (8)   a bucket:
 //	               00                      segment version 1, stream

@@ -23,6 +23,8 @@ var (
 	saltKey        = []byte("salt")
 	incarnationKey = []byte("incarnation")
 	timeKey        = []byte("time")
+	recordsKey     = []byte("records")
+	claimsKey      = []byte("claims")
 )
 
 const layoutVersion = 1
@@ -45,7 +47,9 @@ func layout(tx *bbolt.Tx) error {
 		putMeta(meta, saltKey, salt[:]),
 		putNumber(meta, versionKey, layoutVersion),
 		putNumber(meta, incarnationKey, 0),
-		putNumber(meta, timeKey, 0))
+		putNumber(meta, timeKey, 0),
+		putNumber(meta, recordsKey, 0),
+		putNumber(meta, claimsKey, 0))
 }
 
 // putMeta keeps a value, followed by the CRC-32C of its key and itself.
@@ -78,6 +82,48 @@ func getNumber(meta *bbolt.Bucket, key []byte) (uint64, error) {
 // writeTime keeps the time of a commit: the clock of a later opening does not begin before it.
 func writeTime(root *bbolt.Bucket, now time.Time) error {
 	return putNumber(root.Bucket(metaBucket), timeKey, uint64(nanos(now)))
+}
+
+// writeCounts keeps how many records and claims there are: one that damage hides would otherwise be absent, and run
+// again.
+func (fx *effects) writeCounts() error {
+	meta := fx.root.Bucket(metaBucket)
+	return errors.Join(putNumber(meta, recordsKey, uint64(fx.kept())), putNumber(meta, claimsKey, uint64(fx.s.slots.used()-len(fx.freed))))
+}
+
+// kept is how many records there are in segments after this transaction.
+func (fx *effects) kept() int {
+	n, dropped := fx.s.kept, 0
+	if fx.dropped != nil {
+		dropped = fx.dropped.kept
+	}
+	for _, c := range fx.changes {
+		switch {
+		case c.odd:
+		case c.add:
+			n++
+		default:
+			n--
+			if fx.dropped != nil && c.loc.handle() == fx.dropped.handle {
+				dropped--
+			}
+		}
+	}
+	return n - dropped
+}
+
+// checkCounts compares what was read with what there should be.
+func (s *Store) checkCounts(meta *bbolt.Bucket) error {
+	records, recordsErr := getNumber(meta, recordsKey)
+	claims, claimsErr := getNumber(meta, claimsKey)
+	if err := errors.Join(recordsErr, claimsErr); err != nil {
+		return err
+	}
+	if records != uint64(s.kept) || claims != uint64(s.slots.used()) {
+		return fmt.Errorf("the file is damaged: of %d records and %d claims it shows %d and %d: restore it from a copy",
+			records, claims, s.kept, s.slots.used())
+	}
+	return nil
 }
 
 // loadMeta reads the meta bucket, and starts the clock.

@@ -211,6 +211,9 @@ func (s *Store) loadSegment(name []byte, b *bbolt.Bucket) error {
 	seg.sealed = b.Get([]byte{indexKey}) != nil
 	seg.latest = latest
 	if !indexed {
+		if err := checkKeys(b); err != nil {
+			return err
+		}
 		entries = s.readSegment(seg, b, entries)
 	}
 	for _, e := range entries {
@@ -223,6 +226,17 @@ func (s *Store) loadSegment(name []byte, b *bbolt.Bucket) error {
 	s.kept, s.released = s.kept+seg.kept, s.released+seg.keptReleased
 	s.addSegment(seg)
 	return nil
+}
+
+// checkKeys finds keys that no version wrote: a record whose key is damaged could not be found.
+func checkKeys(b *bbolt.Bucket) error {
+	return b.ForEach(func(k, _ []byte) error {
+		_, record := parseRecordKey(k)
+		if record || len(k) == 1 && (k[0] == headerKey || k[0] == indexKey) || len(k) == 3 && k[0] == deletedKey {
+			return nil
+		}
+		return errors.New("a segment is damaged: a key cannot be read: restore the file from a copy")
+	})
 }
 
 // readSegment goes through the records of a segment without an index. One that cannot be read is kept under every hash

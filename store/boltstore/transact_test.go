@@ -185,7 +185,7 @@ func TestTransact(t *testing.T) {
 		"commits":            func(tx *bbolt.Tx) { _ = tx.Commit() },
 		"rolls_back":         func(tx *bbolt.Tx) { _ = tx.Rollback() },
 		"dereferences_a_nil": func(tx *bbolt.Tx) { _ = tx.Bucket([]byte("none")).Put(nil, nil) },
-		"panics_with_nil":    func(*bbolt.Tx) { panic(nil) }, //nolint:govet // what becomes of it is tested
+		"panics_with_nil":    func(*bbolt.Tx) { panic(nil) },
 	} {
 		eachWay(t, "closure_that_"+name+"_is_rolled_back_and_panics_here", func(t *testing.T, transact transactFunc) {
 			s, _ := newStore(t)
