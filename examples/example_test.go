@@ -69,8 +69,8 @@ func Example_chain() {
 		grpc.ChainStreamInterceptor(authenticateStream, once.Stream),
 	)
 	srv.Stop()
-	fmt.Println(records.Stats().Kept, "records")
-	// Output: 0 records
+	fmt.Println(records.Stats().Running, "claims")
+	// Output: 0 claims
 }
 
 // A policy in Go, for a schema that one cannot change.
@@ -147,22 +147,22 @@ func Example_resolve() {
 	}, nil)
 	fmt.Println(pay(payments))
 	ctx, tenant, orderID := context.Background(), "shared", "2026-0042"
+	report := func(rec store.Record, err error) {
+		fmt.Println(rec.State, rec.Method, rec.ID == once.ID(tenant, interceptor.KeyFor("charge", orderID)), err)
+	}
 
 	for _, q := range []store.Query{{State: store.Abandoned}, {State: store.Done, Ambiguous: true}} {
 		for rec, err := range records.List(ctx, q) {
-			if err != nil {
-				panic(err)
-			}
-			fmt.Println(rec.State, rec.Method, rec.ID == once.ID(tenant, interceptor.KeyFor("charge", orderID)))
+			report(rec, err)
 		}
 	}
-	// The bank says that it has paid. An error instead of nil says how the call failed, NoEffect of one that nothing happened.
+	// The bank says that it has paid. Instead of nil, an error says how the call failed, and NoEffect that it did nothing.
 	err := once.Resolve(ctx, tenant, interceptor.KeyFor("charge", orderID), &paymentpb.Charge{Id: "ch_7"}, nil)
 	fmt.Println(err, pay(payments))
 	fmt.Println(stop())
 	// Output:
 	// executed
-	// done /payment.v1.PaymentService/Charge true
+	// done /payment.v1.PaymentService/Charge true <nil>
 	// <nil> replayed
 	// <nil>
 }
@@ -187,12 +187,14 @@ func Example_backup() {
 	})
 	err = errors.Join(err, backup.Sync(), backup.Close())
 	fmt.Println(err, stop())
-	restored, err := boltstore.Open(path + ".backup")
-	fmt.Println(restored.Stats().Kept, err, restored.Close())
+	payments, _, _, stop = serve(path+".backup", func(*boltstore.Store) paymentpb.PaymentServiceServer {
+		return &gateway{bank: &bank{}}
+	}, nil)
+	fmt.Println(pay(payments), stop())
 	// Output:
 	// executed
 	// <nil> <nil>
-	// 1 <nil> <nil>
+	// replayed <nil>
 }
 
 // The three answers of a handler that knows what became of its effect.
