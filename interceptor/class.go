@@ -5,6 +5,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	oncerpcv1 "github.com/oncerpc/oncerpc/proto/oncerpc/v1"
 )
 
 // class is what becomes of an outcome.
@@ -110,6 +112,11 @@ func (p *policy) classify(err error) class {
 	byCode := classAmbiguous
 	if isStatus {
 		byCode = codeClass(st.Code())
+		switch ReasonOf(err) {
+		case oncerpcv1.Reason_OUTCOME_UNKNOWN, oncerpcv1.Reason_RECORD_UNREADABLE, oncerpcv1.Reason_RESPONSE_NOT_RETAINED:
+			// A downstream that is guarded itself says that its effect may have happened, or has.
+			byCode = classAmbiguous
+		}
 	}
 	if p.inTransaction && byCode != classFinal {
 		return classReleased

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	oncerpcv1 "github.com/oncerpc/oncerpc/proto/oncerpc/v1"
 	"github.com/oncerpc/oncerpc/store"
@@ -148,7 +149,7 @@ func (c *call) answered(st Status, code codes.Code, attempt int) {
 // left tells of a caller that did not wait for an answer.
 func (c *call) left(attempt int) {
 	c.s.opts.common.observe(c.ctx, Event{
-		Kind: EventLeft, Method: c.p.method, ID: prefix(c.id), Code: codes.Canceled, Attempt: attempt, Duration: time.Since(c.began),
+		Kind: EventLeft, Method: c.p.method, ID: prefix(c.id), Code: status.FromContextError(c.ctx.Err()).Code(), Attempt: attempt, Duration: time.Since(c.began),
 	})
 }
 

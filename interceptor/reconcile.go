@@ -53,9 +53,12 @@ func (c *call) startReconcile(rec store.Record) (any, error) {
 
 // decided reports whether what a reconcile function returned tells what became of the run.
 func (r *run) decided(resp any, err error) bool {
-	if _, stated := statedClass(err); err != nil && !stated || err == nil && resp == nil {
+	if _, _, encodeErr := r.encodeOutcome(resp, err); encodeErr != nil {
 		return false
 	}
-	_, _, encodeErr := r.encodeOutcome(resp, err)
-	return encodeErr == nil
+	if err == nil {
+		return resp != nil
+	}
+	_, stated := statedClass(err)
+	return stated
 }

@@ -186,7 +186,6 @@ func (r *run) execute(req any, handler grpc.UnaryHandler) {
 
 // conclude finds out what the run ended with and has it recorded.
 func (r *run) conclude(resp any, err error) {
-	defer r.cancel(context.Canceled)
 	e, committed, unknown := r.commit.Ended()
 	if r.recorder != nil {
 		r.recorder.close()
@@ -206,6 +205,7 @@ func (r *run) conclude(resp any, err error) {
 		e = r.settle(resp, err)
 	}
 	r.tellEnd(committed)
+	r.cancel(context.Canceled) // as gRPC does when a handler has returned; recording its end may take long
 	close(r.ended)
 	if unknown {
 		r.over()

@@ -91,6 +91,39 @@ func TestCallerLeaves(t *testing.T) {
 		}
 	})
 
+	t.Run("a_caller_with_a_deadline_that_leaves_early_shortens_nothing", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			ended := make(chan time.Duration, 1)
+			s := newServer(t, new(storetest.Memory), &service{handle: func(ctx context.Context, _ *testpb.Request, _ int64) (*testpb.Response, error) {
+				began := time.Now()
+				<-ctx.Done()
+				ended <- time.Since(began)
+				return nil, ctx.Err()
+			}})
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			time.AfterFunc(time.Second, cancel)
+			require.Equal(t, codes.Canceled, status.Code(s.call(ctx, "Brief", key("a"), "x").err))
+			require.Equal(t, 10*time.Second, (<-ended).Round(100*time.Millisecond), "not 2 s after it left")
+			settle()
+		})
+	})
+
+	t.Run("the_handlers_context_ends_with_it_also_while_the_store_is_away", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			left := make(chan context.Context, 1)
+			records := &faulty{Store: new(storetest.Memory), finish: failing(errDisk)}
+			s := newServer(t, records, &service{handle: func(ctx context.Context, _ *testpb.Request, n int64) (*testpb.Response, error) {
+				left <- ctx
+				return &testpb.Response{Number: n}, nil
+			}})
+			first := async(func() reply { return s.call(t.Context(), "Plain", key("a"), "x") })
+			settle()
+			require.ErrorIs(t, (<-left).Err(), context.Canceled)
+			records.set(nil, nil)
+			(<-first).requireOK(t, 1, interceptor.StatusExecuted)
+		})
+	})
+
 	t.Run("without_a_key_the_handler_is_cancelled_as_ever", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			ended := make(chan time.Duration, 1)

@@ -39,6 +39,21 @@ const (
 // OUTCOME_UNKNOWN, unless the method's policy lets it run again (RERUN, see [Attempt]), or [WithReconcile] can find out;
 // [Server.Resolve] settles it by hand.
 //
+// # Crashes
+//
+// What becomes of a call depends on how its handler is written: with its effects in the store's transaction and
+// in_transaction in its policy, with [ChildKey] as the key of a call elsewhere and RERUN, or neither.
+//
+//	handler         where the server dies         what the retry sees              what you do
+//	any             before the claim              it is the first call             nothing
+//	                after the record              the outcome, replayed            nothing
+//	in transaction  before or during the commit   effect and record, or it runs    nothing
+//	child key       between claim and record      it runs, and calls with the      nothing
+//	                                              same child key
+//	                in max_attempts runs          OUTCOME_UNKNOWN                  look, Server.Resolve
+//	neither         between claim and record      OUTCOME_UNKNOWN                  look, Server.Resolve
+//	                                              or what WithReconcile found out  nothing
+//
 // # Guarantees
 //
 // For one scope and key at most one handler run is under way at a time, over all servers that share the store. Once a
@@ -191,7 +206,7 @@ func (s *Server) ignore(ctx context.Context, p *policy, req any, handler grpc.Un
 	resp, err := handler(ctx, req)
 	if len(metadata.ValueFromIncomingContext(ctx, MetadataKey)) > 0 {
 		s.opts.common.observe(ctx, Event{
-			Kind: EventIgnored, Method: p.method, Code: status.Code(err), Duration: time.Since(began),
+			Kind: EventIgnored, Method: p.method, Code: statusCode(err), Duration: time.Since(began),
 		})
 		mark(ctx, err == nil, metadata.Pairs(MetadataStatus, string(StatusIgnored)))
 	}
@@ -207,7 +222,7 @@ func (s *Server) newCall(ctx context.Context, p *policy, key string, req any, ha
 		}
 		return nil, s.refuse(ctx, p.method, refusal{
 			reason:  oncerpcv1.Reason_SCOPE_MISSING,
-			message: "the server cannot tell whose idempotency key this is: " + err.Error(),
+			message: "the server cannot tell whose idempotency key this is", // err may tell of the server's insides
 		}, began)
 	}
 	if scope == "" {

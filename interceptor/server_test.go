@@ -304,6 +304,22 @@ func TestClasses(t *testing.T) {
 		require.Equal(t, interceptor.StatusReleased, s.call(t.Context(), "Plain", key("status"), "status").status(t))
 	})
 
+	t.Run("a_downstream_that_does_not_know_is_ambiguous", func(t *testing.T) {
+		for reason, want := range map[string][]string{
+			"OUTCOME_UNKNOWN": {"ambiguous"}, "RECORD_UNREADABLE": {"ambiguous"}, "RESPONSE_NOT_RETAINED": {"ambiguous"}, "KEY_REUSED": nil,
+		} {
+			st, err := status.New(codes.FailedPrecondition, "downstream").WithDetails(&errdetails.ErrorInfo{Domain: interceptor.Domain, Reason: reason})
+			require.NoError(t, err)
+			s := newServer(t, new(storetest.Memory), &service{handle: func(context.Context, *testpb.Request, int64) (*testpb.Response, error) {
+				return nil, st.Err()
+			}})
+			for range 2 {
+				require.Equal(t, want, s.call(t.Context(), "Plain", key("a"), "x").trailer.Get(interceptor.MetadataOutcome), reason)
+			}
+			require.EqualValues(t, 1, s.svc.runs.Load())
+		}
+	})
+
 	t.Run("marks_keep_the_error", func(t *testing.T) {
 		cause := errors.New("cause")
 		for _, mark := range []func(error) error{interceptor.Final, interceptor.NoEffect} {
@@ -382,7 +398,9 @@ func TestRefusals(t *testing.T) {
 
 	t.Run("scope_error_that_is_none", func(t *testing.T) {
 		s := newServerScoped(t, new(storetest.Memory), func(context.Context) (string, error) { return "", errors.New("no token") }, &service{})
-		s.call(ctx, "Plain", key("a"), "x").requireReason(t, codes.Unauthenticated, oncerpcv1.Reason_SCOPE_MISSING)
+		r := s.call(ctx, "Plain", key("a"), "x")
+		r.requireReason(t, codes.Unauthenticated, oncerpcv1.Reason_SCOPE_MISSING)
+		require.NotContains(t, r.err.Error(), "no token", "it may tell of the server's insides")
 	})
 
 	t.Run("key_reused_with_another_request", func(t *testing.T) {

@@ -31,12 +31,15 @@ import (
 // The error is [store.ErrUnusable] if the store cannot be used, or if the commit failed so that nobody knows whether it
 // will be there when the file is opened again. A commit that finds no room in the file is rolled back.
 //
+// Transact alone decides what a commit leaves; what a crash before it leaves is the method's policy: with in_transaction
+// the call is run again, without it the claim is durable and retries get OUTCOME_UNKNOWN, although nothing happened.
+//
 // Nothing that needs this store may happen in fn, see the package documentation.
 func Transact[T any](ctx context.Context, s *Store, fn func(tx *bbolt.Tx) (T, error)) (T, error) {
 	return transact(ctx, fn, s.alone)
 }
 
-// Commit, returned by the closure of a transaction, commits its writes with err as the outcome, as after "write down the
+// Commit is returned by the closure of a transaction: it commits its writes with err as the outcome, as after "write down the
 // attempt that was declined". [Transact] then returns err itself. Commit(nil) is nil.
 func Commit(err error) error {
 	if err == nil {
