@@ -86,12 +86,12 @@ func TestPlantedBugs(t *testing.T) {
 	exe := buildLedger(t)
 	for bug, points := range map[string][]string{
 		crashtest.RecordAfterCommit:  {"transact.returned", "finish.before"},
-		crashtest.TokenUnchecked:     {crashtest.AnyTime},
+		crashtest.TokenUnchecked:     {crashtest.AnswerReceived},
 		crashtest.HoldRerun:          {"handler.effect", "finish.before"},
 		crashtest.AnswerBeforeCommit: {"finish.before", crashtest.AnswerReceived},
 	} {
 		t.Run(bug, func(t *testing.T) {
-			sum := newTally(60, 6, points...)
+			sum := newTally(200, 6, points...)
 			if *kills >= 1000 {
 				sum = newTally(600, 20, everywhere...)
 			}
