@@ -55,7 +55,7 @@ func Example_chain() {
 	if err != nil {
 		panic(err)
 	}
-	defer records.Close()
+	defer func() { _ = records.Close() }()
 	secret := make([]byte, 32) // from where the server's other secrets are
 	recovery, logging, authenticate, limitRate, validate, mapErrors := passUnary, passUnary, passUnary, passUnary, passUnary, passUnary
 	authenticateStream := passStream

@@ -20,7 +20,7 @@ func ExampleTransact() {
 	if err != nil {
 		panic(err)
 	}
-	defer os.RemoveAll(folder)
+	defer func() { _ = os.RemoveAll(folder) }()
 	records, err := boltstore.Open(filepath.Join(folder, "idempotency.db"))
 	if err != nil {
 		panic(err)

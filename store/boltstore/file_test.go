@@ -160,6 +160,50 @@ func TestOpen(t *testing.T) {
 		refused(t, b, "slot 0")
 	})
 
+	t.Run("file_that_hides_a_record_or_a_claim_is_refused", func(t *testing.T) {
+		for _, sealed := range []bool{false, true} {
+			if sealed {
+				defer boltstore.SmallSegments(1)()
+			}
+			for bucket, hide := range map[string]func(b *bbolt.Bucket) error{
+				"running": func(b *bbolt.Bucket) error { return b.Put([]byte{0, 0, 0, 0}, []byte{0}) },
+				"segments": func(b *bbolt.Bucket) error {
+					name, _ := b.Cursor().First()
+					segment := b.Bucket(name)
+					k, _ := segment.Cursor().Seek([]byte{0, 0})
+					return errors.Join(segment.Delete(k), segment.Delete([]byte{0xff}))
+				},
+			} {
+				s, path := newStore(t)
+				running, ended := newClaim(), newClaim()
+				claim(t, s, running)
+				claim(t, s, ended)
+				finish(t, s, ended, done("outcome"))
+				s.Crash()
+				edit(t, path, func(tx *bbolt.Tx) error { return hide(tx.Bucket([]byte("oncerpc")).Bucket([]byte(bucket))) })
+				b, err := os.ReadFile(path)
+				require.NoError(t, err)
+				refused(t, b, "of 1 records and 1 claims it shows")
+			}
+		}
+	})
+
+	t.Run("key_that_nobody_wrote_is_refused", func(t *testing.T) {
+		s, path := newStore(t)
+		ended := newClaim()
+		claim(t, s, ended)
+		finish(t, s, ended, done("outcome"))
+		s.Crash()
+		edit(t, path, func(tx *bbolt.Tx) error {
+			segments := tx.Bucket([]byte("oncerpc")).Bucket([]byte("segments"))
+			name, _ := segments.Cursor().First()
+			return segments.Bucket(name).Put([]byte("\x00\x00longer than a key"), []byte("x"))
+		})
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		refused(t, b, "a key cannot be read")
+	})
+
 	t.Run("truncated_file_is_refused", func(t *testing.T) {
 		for _, clean := range []bool{true, false} {
 			b, _ := sample(t, clean)

@@ -157,7 +157,7 @@ func (s *Store) load(tx *bbolt.Tx) error {
 	err := segments.ForEachBucket(func(name []byte) error {
 		return s.loadSegment(name, segments.Bucket(name))
 	})
-	return cmp.Or(err, s.room.measure(tx))
+	return cmp.Or(err, s.checkCounts(meta), s.room.measure(tx))
 }
 
 // addSegment puts a segment that was read into its place.

@@ -39,8 +39,8 @@ func Transact[T any](ctx context.Context, s *Store, fn func(tx *bbolt.Tx) (T, er
 	return transact(ctx, fn, s.alone)
 }
 
-// Commit is returned by the closure of a transaction: it commits its writes with err as the outcome, as after "write down the
-// attempt that was declined". [Transact] then returns err itself. Commit(nil) is nil.
+// Commit is returned by the closure of a transaction that is to be committed with err as the outcome, as after "write
+// down the attempt that was declined". [Transact] then returns err itself. Commit(nil) is nil.
 func Commit(err error) error {
 	if err == nil {
 		return nil

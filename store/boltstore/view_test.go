@@ -2,6 +2,7 @@ package boltstore_test
 
 import (
 	"errors"
+	"path/filepath"
 	"syscall"
 	"testing"
 
@@ -35,6 +36,18 @@ func TestView(t *testing.T) {
 		require.PanicsWithValue(t, boom, func() { _ = s.View(func(*bbolt.Tx) error { panic(boom) }) })
 		require.Error(t, s.View(func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("oncerpc")) }))
 		requireUsable(t, s, boltstore.Transact[string])
+	})
+
+	t.Run("makes_a_copy_that_opens", func(t *testing.T) {
+		s, _ := newStore(t)
+		_, err := boltstore.Transact(t.Context(), s, write("a"))
+		require.NoError(t, err)
+		copied := filepath.Join(t.TempDir(), "copy.db")
+		require.NoError(t, s.View(func(tx *bbolt.Tx) error { return tx.CopyFile(copied, 0o600) }))
+		c, err := boltstore.Open(copied)
+		require.NoError(t, err)
+		require.Equal(t, lines(t, s), lines(t, c))
+		require.NoError(t, c.Close())
 	})
 
 	t.Run("reads_within_a_closure_what_was_before", func(t *testing.T) {
