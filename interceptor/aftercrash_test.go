@@ -3,10 +3,13 @@ package interceptor_test
 import (
 	"context"
 	"errors"
+	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/bbolt"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -15,6 +18,7 @@ import (
 	"github.com/oncerpc/oncerpc/interceptor/internal/testpb"
 	oncerpcv1 "github.com/oncerpc/oncerpc/proto/oncerpc/v1"
 	"github.com/oncerpc/oncerpc/store"
+	"github.com/oncerpc/oncerpc/store/boltstore"
 	"github.com/oncerpc/oncerpc/store/storetest"
 )
 
@@ -309,5 +313,72 @@ func TestChildKey(t *testing.T) {
 		require.EqualValues(t, 1, downstream.svc.runs.Load())
 		require.EqualValues(t, 2, call(t.Context()))
 		require.EqualValues(t, 3, call(t.Context()))
+	})
+}
+
+// TestFileIsReopened: what a crash left open is settled by the first retry that comes the moment the file is open again.
+func TestFileIsReopened(t *testing.T) {
+	// crashed is a store on the file of a process that died while a handler ran.
+	crashed := func(t *testing.T, method string) *boltstore.Store {
+		t.Helper()
+		path := filepath.Join(t.TempDir(), "records.db")
+		records, err := boltstore.Open(path)
+		require.NoError(t, err)
+		enter, leave := make(chan struct{}), make(chan struct{})
+		s := newServer(t, records, &service{handle: func(context.Context, *testpb.Request, int64) (*testpb.Response, error) {
+			close(enter)
+			<-leave
+			return &testpb.Response{}, nil
+		}})
+		first := async(func() reply { return s.call(t.Context(), method, key("a"), "x") })
+		<-enter
+		after := filepath.Join(t.TempDir(), "after.db")
+		require.NoError(t, records.View(func(tx *bbolt.Tx) error { return tx.CopyFile(after, 0o600) }))
+		close(leave)
+		require.NoError(t, (<-first).err)
+		require.NoError(t, records.Close())
+		reopened, err := boltstore.Open(after)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, reopened.Close()) })
+		return reopened
+	}
+
+	t.Run("and_a_reconcile_function_is_asked_once_for_all_who_come", func(t *testing.T) {
+		records := crashed(t, "Plain")
+		var asked atomic.Int32
+		s := newServer(t, records, &service{}, interceptor.WithReconcile(testService+"Plain",
+			func(context.Context, store.Record, proto.Message) (proto.Message, error) {
+				asked.Add(1)
+				return &testpb.Response{Number: 7}, nil
+			}))
+		var replies []<-chan reply
+		for range 20 {
+			replies = append(replies, async(func() reply { return s.call(t.Context(), "Plain", key("a"), "x") }))
+		}
+		for _, r := range replies {
+			require.EqualValues(t, 7, (<-r).resp.GetNumber())
+		}
+		require.EqualValues(t, 1, asked.Load())
+		require.Zero(t, s.svc.runs.Load())
+	})
+
+	t.Run("and_it_is_listed_and_resolved_by_hand", func(t *testing.T) {
+		records := crashed(t, "Plain")
+		s := newServer(t, records, &service{})
+		var found []store.Record
+		for rec, err := range records.List(t.Context(), store.Query{State: store.Abandoned}) {
+			require.NoError(t, err)
+			found = append(found, rec)
+		}
+		require.Len(t, found, 1)
+		require.Equal(t, s.once.ID("acme", key("a")), found[0].ID)
+		s.call(t.Context(), "Plain", key("a"), "x").requireReason(t, codes.FailedPrecondition, oncerpcv1.Reason_OUTCOME_UNKNOWN)
+		require.NoError(t, s.once.Resolve(t.Context(), "acme", key("a"), &testpb.Response{Number: 9}, nil))
+		s.call(t.Context(), "Plain", key("a"), "x").requireOK(t, 9, interceptor.StatusReplayed)
+	})
+
+	t.Run("and_an_in_transaction_method_runs_again", func(t *testing.T) {
+		s := newServer(t, crashed(t, "InTransaction"), &service{})
+		s.call(t.Context(), "InTransaction", key("a"), "x").requireOK(t, 1, interceptor.StatusExecuted)
 	})
 }
