@@ -158,7 +158,7 @@ func TestFullFile(t *testing.T) {
 	t.Run("more_claims_than_the_reserve_can_end_are_refused", func(t *testing.T) {
 		s := openBounded(t, filepath.Join(t.TempDir(), "store.db"), 1<<20)
 		n := 0
-		for ; ; n++ {
+		for ; n < 1000; n++ {
 			c := newClaim()
 			c.Volatile = true
 			if _, err := s.Begin(t.Context(), c); err != nil {
