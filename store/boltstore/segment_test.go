@@ -111,7 +111,7 @@ func TestSegments(t *testing.T) {
 					size = info.Size()
 				}
 				if round > 1 {
-					require.Equal(t, size, info.Size())
+					require.Less(t, info.Size(), size+size/2, "a round writes about as much as the file holds")
 				}
 			}
 			require.Equal(t, "long", string(get(t, s, long[0].ID).Outcome))
