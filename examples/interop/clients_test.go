@@ -139,6 +139,7 @@ func needs(t *testing.T, what string, command ...string) {
 
 func lacks(t *testing.T, format string, args ...any) {
 	t.Helper()
+	wanted(t)
 	if os.Getenv("CI") != "" {
 		require.FailNow(t, "missing: "+fmt.Sprintf(format, args...))
 	}

@@ -15,9 +15,7 @@ import (
 // build makes a program of the examples.
 func build(t *testing.T, program string) (path string) {
 	t.Helper()
-	if os.Getenv("ONCERPC_INTEROP") == "" {
-		t.Skip("programs are built, and clients in other languages run, with ONCERPC_INTEROP=1, as in .ci/run")
-	}
+	wanted(t)
 	path = filepath.Join(t.TempDir(), program)
 	text, err := exec.Command("go", "build", "-o", path, "../"+program).CombinedOutput()
 	require.NoError(t, err, string(text))
@@ -89,4 +87,12 @@ func (o *output) Write(p []byte) (int, error) {
 		defer close(o.begun)
 	}
 	return o.text.Write(p)
+}
+
+// wanted skips a test that builds programs or runs other languages where nobody asked for it.
+func wanted(t *testing.T) {
+	t.Helper()
+	if os.Getenv("ONCERPC_INTEROP") == "" {
+		t.Skip("programs are built, and clients in other languages run, with ONCERPC_INTEROP=1, as in .ci/run")
+	}
 }

@@ -43,12 +43,14 @@
 // # Operating
 //
 // The file grows with what it holds, by a sixteenth at a time and at most 16 MiB, and never shrinks: the space of
-// records that have expired is swept by itself, a range at a time, and used again. Under a steady load of
-// records of mixed sizes up to some KiB it stays within twice its live data; outcomes of hundreds of KiB lie in pages
-// side by side, which are harder to find among free ones, and make it larger. [WithMaxSize] bounds it. A store at its bound refuses new claims with [store.ErrFull], which the
-// interceptor answers with OVERLOADED and a wait of five seconds, while runs that are under way end and are replayed as
-// always; claims are accepted again once records have expired, or when the store is opened with a higher bound. A reader that stays in [Store.View] for long keeps pages from being used again. [Store.Stats] tells
-// how much is live and how much is free: an alert on Live against MaxSize comes before the refusals.
+// records that have expired is swept by itself, a range at a time, and used again. Under a steady load of records of
+// mixed sizes up to some KiB it stays within twice its live data; outcomes of hundreds of KiB lie in pages side by
+// side, which are harder to find among free ones, and make it larger. [WithMaxSize] bounds it. A store at its bound
+// refuses new claims with [store.ErrFull], which the interceptor answers with OVERLOADED and a wait of five seconds,
+// while runs that are under way end and are replayed as always; claims are accepted again once records have expired, or
+// when the store is opened with a higher bound. A reader that stays in [Store.View] for long keeps pages from being
+// used again. [Store.Stats] tells how much is live and how much is free: an alert on Live against MaxSize comes before
+// the refusals.
 //
 // # Design
 //
