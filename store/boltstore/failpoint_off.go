@@ -2,5 +2,5 @@
 
 package boltstore
 
-// failpoint marks where the crash harness ends the process, see failpoint_on.go. Here it is nothing.
+// failpoint marks where tests end the process or hold a goroutine, see failpoint_on.go. Here it is nothing.
 func failpoint(string) {}

@@ -2,8 +2,9 @@
 
 package boltstore
 
-// Failpoint is called at the points where the crash harness (interceptor/crashtest) ends the process, with the point's
-// name. It is there under the build tag oncerpc_failpoints alone. It must be set before the first [Open].
+// Failpoint is called at the points where the crash harness (interceptor/crashtest) ends the process, and tests of
+// interleavings hold a goroutine, with the point's name. It is there under the build tag oncerpc_failpoints alone. It
+// must be set before the first [Open].
 var Failpoint func(point string)
 
 func failpoint(point string) {

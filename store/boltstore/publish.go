@@ -10,6 +10,7 @@ import (
 func (s *Store) publish(fx *effects, took time.Duration) {
 	if fx.wrote {
 		failpoint("commit.durable")
+		defer failpoint("commit.published")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -91,11 +91,14 @@ func (s *Store) begin(ctx context.Context, c store.Claim) (store.Record, error) 
 	if err != nil || sure && stands(r, c) {
 		return r, err
 	}
+	failpoint("begin.looked")
 	if c.Volatile {
 		if r, ok := s.claimInMemory(c); ok {
+			failpoint("begin.claimed")
 			return s.answer(r), nil
 		}
 	}
+	failpoint("begin.asks")
 	o := &op{kind: opBegin, id: c.ID, claim: c}
 	if err := s.perform(ctx, o); err != nil {
 		return store.Record{}, err
@@ -252,6 +255,7 @@ func (s *Store) look(id store.ID) (r store.Record, sure bool, err error) {
 	if len(found) == 0 {
 		return r, true, nil
 	}
+	failpoint("look.found")
 	err = s.view(func(tx *bbolt.Tx) error {
 		r, sure = s.readFirst(tx, id, found)
 		return nil
