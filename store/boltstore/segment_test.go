@@ -138,6 +138,44 @@ func TestSegments(t *testing.T) {
 		})
 	})
 
+	t.Run("segment_stands_until_the_last_of_its_records_has_expired", func(t *testing.T) {
+		for _, retentions := range [][]time.Duration{ // of one stream
+			{70 * time.Second, 100 * time.Second, 125 * time.Second},
+			{125 * time.Second, 100 * time.Second, 70 * time.Second},
+			{100 * time.Second, 125 * time.Second, 70 * time.Second},
+		} {
+			for _, reopened := range []bool{false, true} {
+				synctest.Test(t, func(t *testing.T) {
+					s, path := newStore(t)
+					begun := time.Now()
+					var claims []store.Claim
+					for _, d := range retentions {
+						claims = append(claims, fill(t, s, 1, store.End{State: store.Done, Outcome: []byte("outcome"), Retention: d})...)
+					}
+					if reopened {
+						s.Crash()
+						s = open(t, path)
+					}
+					require.Equal(t, 1, s.Stats().Segments)
+					for _, at := range []time.Duration{75 * time.Second, 110 * time.Second, 124 * time.Second} {
+						time.Sleep(time.Until(begun.Add(at)))
+						synctest.Wait()
+						for i, d := range retentions {
+							want := "outcome"
+							if d < at {
+								want = ""
+							}
+							require.Equal(t, want, string(get(t, s, claims[i].ID).Outcome), "%v kept for %v, after %v", retentions, d, at)
+						}
+					}
+					time.Sleep(5 * time.Second)
+					synctest.Wait()
+					require.Zero(t, s.Stats().Segments)
+				})
+			}
+		}
+	})
+
 	t.Run("predecessor_of_an_expired_outcome_does_not_come_back", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s, path := newStore(t)
