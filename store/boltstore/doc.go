@@ -21,8 +21,8 @@
 // # Transactions
 //
 // [Transact] commits what a closure writes and the outcome of its guarded call together, so that after a crash both are
-// there or neither. [TransactRepeatable] does so for several closures in one commit; [Store.View] reads what they wrote. [New]
-// opens a store in a database of the application's own.
+// there or neither. [TransactRepeatable] does so for several closures in one commit; [Store.View] reads what they
+// wrote. [New] opens a store in a database of the application's own.
 //
 // A closure holds the lock of all writes. What needs this store waits for it: other transactions, new claims that are
 // durable, ends of runs, Close. Nothing in a closure may need this store, then, or it waits for itself: no Begin, Finish,
@@ -79,10 +79,11 @@
 // A claim takes the lowest free slot. The commit that writes its outcome frees the slot, so that the bucket holds the
 // claims that stand and little else, and opening finds them without a search.
 //
-// Records go to the end of the open segment of their stream, which is the power of two of their retention in seconds.
-// A segment is sealed when it is full, or when a sixteenth of its stream's retention has passed, and dropped as a bucket when its last record has expired, inside a commit that
-// is made anyway, or by itself when the store is idle. A record that is replaced is deleted by the commit that writes
-// its successor: an ID has one record at most, and none comes back when its successor has expired.
+// Records go to the end of the open segment of their stream, which is the power of two of their retention in seconds. A
+// segment is sealed when it is full, or when a sixteenth of its stream's retention has passed, and dropped as a bucket
+// when its last record has expired, inside a commit that is made anyway, or by itself when the store is idle. A record
+// that is replaced is deleted by the commit that writes its successor: an ID has one record at most, and none comes
+// back when its successor has expired.
 //
 // Memory holds the claims and, for each record, eight bytes: a part of its hash, and its place. Every hit is verified in
 // the record. Memory learns of a commit when it is durable, and answers are given by memory, because bbolt shows a commit
