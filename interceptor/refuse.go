@@ -86,7 +86,7 @@ func ageWait(age time.Duration) time.Duration {
 func drainingRefusal() refusal {
 	return refusal{
 		reason:  oncerpcv1.Reason_DRAINING,
-		message: "the server is shutting down: send the call again, it will reach another one",
+		message: "the server is shutting down: send the call again in a moment, with the same key",
 		wait:    jitter(storeWait),
 	}
 }

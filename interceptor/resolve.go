@@ -34,7 +34,7 @@ func (s *Server) Resolve(ctx context.Context, scope, key string, resp proto.Mess
 	}
 	switch {
 	case rec.State == store.Absent:
-		return errors.New("interceptor: resolve: there is no record of this scope and key")
+		return errors.New("interceptor: resolve: there is no record of this scope and key: the scope is what the server's Scope returned, and another secret than that of the call finds none")
 	case rec.State == store.Running:
 		return errors.New("interceptor: resolve: the call is running: its own outcome is on its way")
 	case rec.State != store.Abandoned && !rec.Ambiguous:

@@ -18,7 +18,8 @@ import (
 // called once for each call with a key, concurrently.
 type Scope func(context.Context) (string, error)
 
-// SharedScope is a [Scope] that holds all callers: for a service whose callers may see each other's responses.
+// SharedScope is a [Scope] that holds all callers: for a service whose callers may see each other's responses. It is
+// always "shared".
 func SharedScope(context.Context) (string, error) { return "shared", nil }
 
 // MetadataScope returns a [Scope] that is the one value of the named request metadata; none, several and an empty one

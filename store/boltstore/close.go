@@ -32,7 +32,7 @@ func (s *Store) Close() error {
 	s.mu.RUnlock()
 	if held > 0 {
 		return fmt.Errorf("boltstore: close: %d claims are held; the file stays locked until their runs have ended "+
-			"and Close is called again", held)
+			"and Close is called again, or the process ends", held)
 	}
 	latched := s.fault.Load() != nil
 	_ = s.fail(errClosed)

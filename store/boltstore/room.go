@@ -19,7 +19,7 @@ const (
 // Begin answers [store.ErrFull] instead of claiming when a sixteenth of the bound, at least 512 KiB, or what the claims
 // that are held will need to end, would no longer be free. Space of records that have expired is free once they are
 // swept. What ends a claim is never refused for the bound: the file outgrows it rather than lose an outcome, if calls
-// that run at the same time end with outcomes that the reserve has no room for, if outcomes are so large, hundreds of
+// that run at the same time end with outcomes that the reserve has no room for, if outcomes are so large, a hundred
 // KiB and more, that no free pages lie side by side for them, or if what the application writes with [Transact] takes it.
 // A file that is larger already stays as large.
 func WithMaxSize(bytes int64) Option {
